@@ -1,6 +1,12 @@
 //! The contract suite: checks that every provider of [`tokio_doca`] must pass, for their authors.
 //!
-//! [`dma`] runs the whole suite on a device that copies, [`sha`] on one that hashes, [`crc`] on one that computes CRCs, [`rdma`] on one with endpoints, [`sync_event`] on one with sync events, and [`accel`] on one with Jobs of its own kinds, given a [`Sample`] of one kind. Each check tests a numbered duty of [`device::contract`](tokio_doca::device::contract), whose table lists the duties. A check panics with a sentence that begins with the number. The checks drive the queue directly (`open_queue`, `submit`, `reap`, `arm`, `retire`), as a WorkQ would, and then through the crate, in both modes:
+//! [`dma`] runs the whole suite on a device that copies, [`sha`] on one that hashes, [`crc`] on one
+//! that computes CRCs, [`rdma`] on one with endpoints, [`sync_event`] on one with sync events, and
+//! [`accel`] on one with Jobs of its own kinds, given a [`Sample`] of one kind. Each check tests a
+//! numbered duty of [`device::contract`](tokio_doca::device::contract), whose table lists the
+//! duties. A check panics with a sentence that begins with the number. The checks drive the queue
+//! directly (`open_queue`, `submit`, `reap`, `arm`, `retire`), as a WorkQ would, and then through
+//! the crate, in both modes:
 //!
 //! ```
 //! use std::time::Duration;
@@ -31,9 +37,11 @@
 //! The checks of [`rdma`] use two endpoints that are connected to each other. They take [`Peers`]
 //! instead of a [`Subject`].
 //!
-//! [`imported_lists_are_gathered_and_scattered`] and [`each_import_of_a_list_is_checked`] need two devices, one of which exports memory to the DPU. Call them directly.
+//! [`imported_lists_are_gathered_and_scattered`] and [`each_import_of_a_list_is_checked`] need two
+//! devices, one of which exports memory to the DPU. Call them directly.
 //!
-//! [`a_refused_job_was_never_seen`] and [`a_refused_operation_was_never_seen`] need help: the caller must make the device refuse.
+//! [`a_refused_job_was_never_seen`] and [`a_refused_operation_was_never_seen`] need help: the
+//! caller must make the device refuse.
 //!
 //! No check sleeps for a fixed time: it waits for a condition, and fails after [`DEADLINE`]
 //! ([`Subject::deadline`], [`Peers::deadline`]). A check that a call blocks fails after twice that

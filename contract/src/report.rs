@@ -1,4 +1,4 @@
-//! The suite as a report: which checks a device passes, and which it fails.
+//! The suite as a report, which lists the checks that a device passes and those that it fails.
 
 use std::any::Any;
 use std::fmt;
@@ -17,21 +17,22 @@ use tokio_doca::sha::Sha;
 use tokio_doca::sync_event::{Location, SyncEvent};
 use tokio_doca::{Dma, Mode, Rdma, WorkQ};
 
-/// The longest [`SelfTest::deadline`].
+/// The maximum of [`SelfTest::deadline`].
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Runs the contract suite on `device`, and reports instead of panicking.
 ///
-/// Returns an iterator that runs one check each time it is advanced, which blocks for as long as
-/// the check takes. Every kind of job is tried: those that the device has by the checks of the
-/// suite, and the others by a context, which must be refused. Remote operations are tried between
-/// two endpoints of the device. Left out are the jobs of accelerators, which need a
-/// [`Sample`](super::Sample) ([`accel`](super::accel)), and the checks that need a second device or
-/// help.
+/// Returns an iterator that runs one check each time it is advanced. Advancing blocks for as long
+/// as the check takes. Every kind of job is tried: the kinds that the device has by the checks of
+/// the suite, and the other kinds by a context, which must be refused. Remote operations are tried
+/// between two endpoints of the device. Two groups of checks are left out: jobs of accelerators,
+/// which need a [`Sample`](super::Sample) ([`accel`](super::accel)), and checks that need a second
+/// device or help.
 ///
-/// A check that fails has panicked on a thread of its own, so that the panic hook of the process is
-/// called too. It leaks what the device may still touch, and a check that hangs leaves its thread
-/// behind. In programs that are built with `panic = "abort"` the first failure ends the process.
+/// A check that fails panics on a thread of its own, so that the panic hook of the process is
+/// called too. It leaks the memory that the device may still touch. A check that hangs leaves its
+/// thread behind. In programs that are built with `panic = "abort"`, the first failure ends the
+/// process.
 ///
 /// ```
 /// use tokio_doca::Device;
@@ -53,43 +54,44 @@ pub fn selftest(device: &Device) -> SelfTest {
     SelfTest::new(device, DEADLINE)
 }
 
-/// The checks of a [`selftest`] that are left. It implements `Iterator`, and is lazy.
+/// The remaining checks of a [`selftest`], as a lazy `Iterator`.
 #[must_use = "an iterator does nothing until it is advanced"]
 pub struct SelfTest {
     device: Device,
     trials: vec::IntoIter<Trial>,
 }
 
-/// What one check of a [`selftest`] has found.
+/// The result of one check of a [`selftest`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// What was tried: `copies`, `SHA-256 in parts`, `rdma`, and so on.
+    /// The kind of job that was tried: `copies`, `SHA-256 in parts`, `rdma`, and so on.
     pub subject: String,
     /// The name of the check, which is that of a function of this module. If the device lacks what
-    /// was tried, it is the name of that.
+    /// was tried, this is the name of the check that tells so.
     pub check: &'static str,
-    /// What was found.
+    /// The verdict of the check.
     pub verdict: Verdict,
     /// How long the check took.
     pub took: Duration,
 }
 
-/// What a check says of a device.
+/// The verdict of a check on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The device keeps the duties that were checked.
+    /// The device fulfills the duties that were checked.
     Passed,
-    /// The device says that it lacks what the check is about; the text says what. The check
-    /// `attach` has tried to open a context for it, which was refused. Others were not made.
+    /// The device declares that it lacks a feature that the check needs; the text names the
+    /// feature. If the check is `attach`, it has tried to open a context for that feature, which
+    /// was refused. The other checks were not run.
     Refused(String),
-    /// The device does not keep a duty. The text begins with its number if the check is of one.
+    /// The device violates a duty. The text begins with the duty's number if the check tests one.
     Failed(String),
 }
 
 impl Verdict {
-    /// Returns whether the device does not do what it must.
+    /// Returns true if the device violates a duty.
     pub fn is_failure(&self) -> bool {
         matches!(self, Verdict::Failed(_))
     }
@@ -124,17 +126,19 @@ impl SelfTest {
         }
     }
 
-    /// Returns the subject and the name of the check that [`next`](Iterator::next) runs, for a
-    /// program that shows its progress. The [`Outcome`] of the check has the same two.
+    /// Returns the subject and the name of the check that [`next`](Iterator::next) will run, so
+    /// that a program can show its progress. The [`Outcome`] of the check has the same subject and
+    /// name.
     pub fn upcoming(&self) -> Option<(&str, &'static str)> {
         let trial = self.trials.as_slice().first()?;
         Some((&trial.subject, trial.check))
     }
 
-    /// Begins anew, and waits at most `deadline` for what must come. Defaults to [`DEADLINE`]; a
-    /// day at most. A check that a call blocks fails after four times as long.
+    /// Starts the checks from the beginning, and sets how long each waits for an expected event.
+    /// Defaults to [`DEADLINE`]; at most a day. A check that a call blocks fails after four times
+    /// as long.
     pub fn deadline(self, deadline: Duration) -> SelfTest {
-        // The checks add to it, and multiply it.
+        // Some checks add to the deadline or multiply it, which must not overflow.
         SelfTest::new(&self.device, deadline.min(DAY))
     }
 }
@@ -153,11 +157,11 @@ impl Iterator for SelfTest {
 
 impl ExactSizeIterator for SelfTest {}
 
-/// One check that is to be made.
+/// One check that is still to be run.
 struct Trial {
     subject: String,
     check: &'static str,
-    /// Longer than what the check itself waits for.
+    /// Longer than the check itself waits for anything.
     limit: Duration,
     run: Box<dyn FnOnce() -> Verdict + Send>,
 }
@@ -177,14 +181,14 @@ impl Trial {
     }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 fn text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("the check panicked without a text").into()
 }
 
-/// All that is tried, in order.
+/// Returns all checks, in order.
 fn trials(device: &Device, deadline: Duration) -> Vec<Trial> {
     let (limit, all) = (4 * deadline, Vec::new());
     let mut trials = Trials { limit, all };
@@ -213,7 +217,7 @@ fn trials(device: &Device, deadline: Duration) -> Vec<Trial> {
     trials.all
 }
 
-/// The kinds of queue jobs that the device has.
+/// Returns the kinds of queue jobs that the device has, with a subject for each.
 fn subjects(device: &Device) -> Vec<(String, Subject)> {
     let caps = device.info().caps();
     let mut subjects = Vec::new();
@@ -238,7 +242,7 @@ fn subjects(device: &Device) -> Vec<(String, Subject)> {
 
 type Attach = fn(&Device, &WorkQ) -> Result<()>;
 
-/// All kinds of contexts, and whether the device has them.
+/// Returns all kinds of contexts, and for each whether the device has it and how to attach it.
 fn contexts(caps: &Caps) -> [(&'static str, bool, Attach); 6] {
     [
         ("copies", caps.dma.is_some(), |device, workq| {
@@ -284,7 +288,7 @@ impl Trials {
         });
     }
 
-    /// The checks that fit a subject.
+    /// Adds the checks that fit a subject.
     fn of<S: Clone + Send + 'static>(&mut self, checks: &[Check<S>], name: &str, subject: S) {
         for &Check {
             name: check,
@@ -306,12 +310,12 @@ impl Trials {
         }
     }
 
-    /// A check that is not made, since the device lacks what it is about.
+    /// Adds a check that is not run, because the device lacks the feature that it tests.
     fn lacking(&mut self, subject: &str, check: &'static str, what: String) {
         self.push(subject, check, move || Verdict::Refused(what));
     }
 
-    /// A kind of job that the device lacks: its context must be refused.
+    /// Adds a check that the context for a kind of job that the device lacks is refused.
     fn lacks(&mut self, device: &Device, subject: &str, attach: fn(&Device, &WorkQ) -> Result<()>) {
         let device = device.clone();
         self.push(subject, "attach", move || {

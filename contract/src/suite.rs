@@ -1,4 +1,4 @@
-//! All checks of a device, in the order of the duties.
+//! Runs all checks of a device, in the order of the duties.
 
 use crate::check::{Check, Fits, checks, run_all};
 use crate::checks::{
@@ -16,26 +16,26 @@ use tokio_doca::device::{Algorithm, Device, ShaCaps};
 ///
 /// # Panics
 ///
-/// At the first duty that the provider does not keep, with a sentence that names it.
+/// Panics at the first duty that the provider violates, with a sentence that names the duty.
 pub fn dma(device: &Device) {
     all(Subject::copies(device));
 }
 
-/// Runs every check on an accelerator, by Jobs of one opcode. Each opcode is a Subject of its own.
+/// Runs every check on an accelerator, with Jobs of one opcode. Call it once for each opcode.
 ///
 /// # Panics
 ///
-/// As [`dma`].
+/// Panics as [`dma`] does.
 pub fn accel(device: &Device, sample: Sample) {
     all(Subject::accel(device, sample));
 }
 
-/// Runs every check on a device that hashes: on each algorithm that it has, and by sessions if it
-/// has those.
+/// Runs every check on a device that hashes: with each of its algorithms, and with sessions if it
+/// has them.
 ///
 /// # Panics
 ///
-/// As [`dma`].
+/// Panics as [`dma`] does.
 pub fn sha(device: &Device) {
     let whole = Subject::sha(device, Algorithm::Sha256);
     let ShaCaps {
@@ -51,11 +51,11 @@ pub fn sha(device: &Device) {
     }
 }
 
-/// Runs every check on a device that computes CRCs: alone, and together with copies.
+/// Runs every check on a device that computes CRCs: without copies, and together with copies.
 ///
 /// # Panics
 ///
-/// As [`dma`].
+/// Panics as [`dma`] does.
 pub fn crc(device: &Device) {
     all(Subject::crc(device));
     all(Subject::copy_crc(device));
@@ -65,12 +65,12 @@ pub fn crc(device: &Device) {
 ///
 /// # Panics
 ///
-/// As [`dma`].
+/// Panics as [`dma`] does.
 pub fn all(subject: impl Into<Subject>) {
     run_all(CHECKS, &subject.into());
 }
 
-/// The checks of a queue's jobs.
+/// The checks of a queue and its jobs.
 pub(super) const CHECKS: &[Check<Subject>] = checks![
     |_| Fits::Yes =>
         a_device_says_the_same_of_itself,

@@ -14,31 +14,31 @@ use tokio_doca::device::{Access, Device, RegistrationUse};
 /// `Region::addr` is page aligned.
 const PAGE: usize = 4096;
 
-/// Registered memory. Who fails a check never drops it.
+/// Registered memory. A check that fails leaks it.
 pub(crate) struct Arena {
     base: NonNull<u8>,
     layout: Layout,
-    /// `None` only while it is dropped.
+    /// The registration; `None` only during the drop.
     registration: Option<Registration>,
     _device: Device,
 }
 
-// SAFETY: it is a range of memory; the checks reach a byte only while no Job has it.
+// SAFETY: an Arena is a range of memory, whose bytes the checks access only while no Job uses them.
 unsafe impl Send for Arena {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Arena {}
 
 impl Arena {
     pub(crate) fn new(device: &Device, len: usize, purpose: RegistrationUse) -> Arena {
         let layout = Layout::from_size_align(len.next_multiple_of(PAGE), PAGE)
             .expect("a test's arena is small");
-        // SAFETY: the layout has a size, since `len` has.
+        // SAFETY: the layout is not empty, since `len` is not 0.
         let base = unsafe { alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else {
             handle_alloc_error(layout)
         };
-        // SAFETY: `drop` gives the registration back before the memory, which nothing but `read`
-        // and `write` of this arena accesses, and those only while no job has it.
+        // SAFETY: `drop` returns the registration before the memory. Only `read` and `write` of
+        // this arena access the memory, and only while no job uses it.
         let region = unsafe { Region::new(base, layout.size(), Access::LOCAL_READ_WRITE) };
         let registration = device
             .adapter()
@@ -55,13 +55,13 @@ impl Arena {
 
     fn at(&self, range: &Range<usize>) -> NonNull<u8> {
         assert!(range.start <= range.end && range.end <= self.layout.size());
-        // SAFETY: the offset lies in the allocation, as was checked.
+        // SAFETY: the offset is within the allocation, as checked above.
         unsafe { self.base.add(range.start) }
     }
 
     pub(crate) fn segment(&self, range: Range<usize>) -> Segment {
         let key = self.registration.as_ref().map_or(0, Registration::key);
-        // SAFETY: `at` checked the range, and the key is that of all of it.
+        // SAFETY: `at` has checked the range, and the key covers the whole arena.
         unsafe { Segment::new(self.at(&range), range.len(), key) }
     }
 
@@ -69,25 +69,26 @@ impl Arena {
     pub(crate) fn read(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let from = self.at(&(at..at + len));
-        // SAFETY: `at` checked the range; the vector is another allocation of that length.
+        // SAFETY: `at` has checked the range; the vector is another allocation of that length.
         unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut bytes[..]).cast(), len) };
         bytes
     }
 
-    /// Changes the bytes at `at`; no Job has them.
+    /// Writes bytes at the offset `at`. No Job may be using that range.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         let to = self.at(&(at..at + bytes.len()));
-        // SAFETY: `at` checked the range; `bytes` is no part of the arena, of which no references
-        // are made.
+        // SAFETY: `at` has checked the range. `bytes` is not part of the arena, since no references
+        // to the arena are made.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // The device lets go of the memory before it is freed.
+        // The device releases the memory before it is freed.
         self.registration = None;
-        // SAFETY: allocated with this layout, and freed once; rigs that failed leak their Arena.
+        // SAFETY: the memory was allocated with this layout and is freed once. Rigs of failed
+        // checks leak it.
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }

@@ -13,12 +13,12 @@ pub(crate) enum Attached {
     Dma(Dma),
     Accel(Accel, Sample),
     Sha(Sha, Algorithm),
-    /// Which copies or not.
+    /// The flag is true if the context copies as well.
     Crc(Crc, bool),
 }
 
 impl Attached {
-    /// Its Job, to its end.
+    /// Runs a Job of the context's kind to its end.
     pub(crate) async fn work<S: Source, D: Destination>(
         &self,
         src: S,
@@ -43,7 +43,7 @@ impl Attached {
         }
     }
 
-    /// Submits its Job, if there is a Slot, and drops the Op.
+    /// Submits a Job of the context's kind if a slot is free, and drops its operation.
     pub(crate) fn submit_and_drop<S: Source, D: Destination>(&self, src: S, dst: D) {
         match self {
             Attached::Dma(dma) => drop(dma.copy(src, dst).start()),

@@ -1,7 +1,7 @@
-//! Counts how often a queue rings.
+//! Counts how often a queue signals.
 //!
-//! The Signal is an eventfd, whose counter is exact. A queue's own descriptor is looked at through
-//! edge-triggered epoll, as the WorkQ does it: each event on it is one edge.
+//! The `Signal` is an eventfd, whose counter is exact. A queue's own descriptor is polled by
+//! edge-triggered epoll, as the WorkQ does: each event on it is one edge.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -34,12 +34,12 @@ impl Bell {
         Bell { epoll, signal }
     }
 
-    /// Rings since it was asked last.
+    /// Returns the number of signals since the last call.
     pub(crate) fn rings(&self) -> u64 {
         self.wait(EpollTimeout::ZERO)
     }
 
-    /// Waits for a ring; 0 after so long.
+    /// Waits for a signal. Returns 0 if none comes before the deadline.
     pub(crate) fn wait_for_ring(&self, deadline: Duration) -> u64 {
         let end = Instant::now() + deadline;
         loop {
@@ -54,7 +54,7 @@ impl Bell {
 
     fn wait(&self, timeout: EpollTimeout) -> u64 {
         let mut events = [EpollEvent::empty(); 2];
-        // Interrupted by a signal is no ring.
+        // An `epoll_wait` that a POSIX signal interrupts counts as no signal of the queue.
         let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
         events[..count]
             .iter()

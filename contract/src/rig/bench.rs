@@ -1,30 +1,30 @@
-//! A context of the crate's with memory for its jobs, for checks of what jobs compute.
+//! A context of the crate with memory for its jobs, for checks of what jobs compute.
 
 use super::subject::Subject;
 use tokio_doca::error::Result;
 use tokio_doca::{Buf, BufPool, Mmap, Mode, WorkQ};
 
-/// Bytes of a Buf: more than a device may do inline.
+/// The size of a Buf in bytes: more than a device may process inline.
 pub(crate) const ELEMENT: usize = 64 << 10;
-/// The most Bufs of a list.
+/// The maximum number of Bufs in a list.
 const PIECES: u32 = 5;
 
 pub(crate) struct Bench<C> {
     pub(crate) context: C,
     pub(crate) subject: Subject,
     pool: BufPool,
-    /// The most bytes of a job.
+    /// The maximum size of a job in bytes.
     pub(crate) limit: usize,
-    /// The most Bufs of a list.
+    /// The maximum number of Bufs in a list.
     pub(crate) pieces: usize,
 }
 
 impl<C> Bench<C> {
-    /// Runs a check in both modes, or busy-polling alone if the subject is not event-driven.
+    /// Runs a check in both modes, or only by busy-polling if the subject is not event-driven.
     ///
     /// # Panics
     ///
-    /// If the context is not attached, or the WorkQ does not shut down.
+    /// Panics if the context does not attach, or if the WorkQ does not shut down.
     pub(crate) fn each_mode(
         subject: &Subject,
         attach: impl Fn(&WorkQ) -> Result<C>,
@@ -53,7 +53,7 @@ impl<C> Bench<C> {
         }
     }
 
-    /// Returns a Buf with those bytes, which begin at its byte `at`.
+    /// Returns a Buf whose data is `bytes`, at the offset `at`.
     pub(crate) fn buf_at(&self, at: usize, bytes: &[u8]) -> Buf {
         let buf = self.pool.try_alloc().expect("the pool is large enough");
         buf.set_data(at, 0).expect("nobody has it");

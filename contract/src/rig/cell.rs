@@ -2,18 +2,19 @@
 
 use tokio_doca::device::contract::Token;
 
-/// The piece of the arena that a token index has, and what the rig knows of its job.
+/// A cell: the range of the arena that belongs to a token index, and the state of that token's job.
 pub(super) struct Cell {
     pub(super) token: Token,
     pub(super) in_flight: bool,
     pub(super) len: usize,
-    /// What its Job must answer.
+    /// The answer that the Job must give.
     pub(super) answer: u64,
-    /// What is in it if nobody touches it.
+    /// The bytes that the cell must have while no Job uses it.
     pub(super) bytes: Vec<u8>,
-    /// What a prepared Job will make of it.
+    /// The bytes that the cell must have after the prepared Job.
     pub(super) after: Vec<u8>,
-    /// What its session has hashed, and will have when a prepared Job is over.
+    /// The message that the cell's session has hashed so far. Below: the same after the prepared
+    /// Job.
     pub(super) message: Vec<u8>,
     pub(super) message_after: Vec<u8>,
 }

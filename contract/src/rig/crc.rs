@@ -1,18 +1,18 @@
-//! What a CRC must be: the vectors of RFC 3720, and the bare crate for data of any length.
+//! Expected CRCs: the vectors of RFC 3720, and the `crc32c` crate for data of any length.
 
 use tokio_doca::device::CrcOptions;
 
-/// What the jobs of a subject begin with, so that a device which ignores the seed is found.
+/// The seed of a subject's jobs. It is not 0, so that a device that ignores the seed is found.
 pub(crate) const SEED: u32 = 0x5eed_c0de;
 pub(crate) const SEEDED: CrcOptions = CrcOptions::new().seed(SEED);
 
-/// The CRC-32C of bytes behind others whose CRC is the seed, without a device.
+/// Returns the CRC-32C of bytes that follow data whose CRC is `seed`, computed without a device.
 pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, bytes)
 }
 
-/// Data and their CRCs: RFC 3720, B.4, which prints the bytes of a CRC in the order of the wire;
-/// the usual check of a CRC; and no data.
+/// Returns data and their CRCs: from RFC 3720, B.4, which prints the bytes of a CRC in the order of
+/// the wire; the usual check value of a CRC; and empty data.
 pub(crate) fn known_crcs() -> [(Vec<u8>, u32); 7] {
     let mut read_pdu = [0_u8; 48];
     for (at, byte) in [

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same in every run.
+//! Pseudo-random numbers that are the same in every run.
 
 pub(crate) struct Dice(u64);
 
@@ -14,7 +14,7 @@ impl Dice {
         self.0
     }
 
-    /// Less than `limit`.
+    /// Returns a number less than `limit`.
     pub(crate) fn below(&mut self, limit: usize) -> usize {
         ((self.next() >> 11) % limit.max(1) as u64) as usize
     }

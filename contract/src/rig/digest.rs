@@ -1,10 +1,10 @@
-//! What a digest must be: NIST's examples, and the bare crates for messages of any length.
+//! Expected digests: NIST's examples, and the `sha1` and `sha2` crates for messages of any length.
 
 use sha2::Digest;
 
 use tokio_doca::device::Algorithm;
 
-/// The digest of a message, without a device.
+/// Returns the digest of a message, computed without a device.
 pub(crate) fn digest(algorithm: Algorithm, message: &[u8]) -> Vec<u8> {
     match algorithm {
         Algorithm::Sha1 => sha1::Sha1::digest(message).to_vec(),
@@ -14,17 +14,18 @@ pub(crate) fn digest(algorithm: Algorithm, message: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A hash that the library learnt after this suite.
+/// Panics for an algorithm that the library supports and this version of the suite does not.
 fn unknown(algorithm: Algorithm) -> ! {
     panic!("this version of the suite does not know {algorithm:?}: take a newer one")
 }
 
-/// Longer than a block of SHA-1 and SHA-256, and than what fits into one of SHA-512.
+/// A message longer than a block of SHA-1 and SHA-256, and too long for one padded block of
+/// SHA-512.
 const LONGER: &[u8] = b"abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmno\
     ijklmnopjklmnopqklmnopqrlmnopqrsmnopqrstnopqrstu";
 
-/// FIPS 180-4's examples, of NIST's "Example Algorithms", and short messages of its CAVP: messages,
-/// and digests in hex.
+/// Returns messages and their digests in hex: the examples of FIPS 180-4, from NIST's "Example
+/// Algorithms", and short messages of its CAVP.
 pub(crate) fn known(algorithm: Algorithm) -> [(&'static [u8], &'static str); 4] {
     match algorithm {
         Algorithm::Sha1 => [

@@ -1,8 +1,8 @@
-//! What the checks have in common: the subject, a queue that is driven as a WorkQ would, and
+//! The code that the checks share: the subject, a queue that is driven as a WorkQ would, and
 //! deadlines.
 //!
-//! A [`Rig`] submits jobs of a [`Subject`] on an [`Arena`], counts what it is told by a [`Bell`],
-//! and looks at every byte. It imports no other room of `contract`.
+//! A [`Rig`] submits jobs of a [`Subject`] on an [`Arena`], counts signals by a [`Bell`], and
+//! checks every byte. This module imports no other module of the suite.
 
 mod arena;
 mod attached;

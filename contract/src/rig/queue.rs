@@ -1,4 +1,4 @@
-//! What goes into a queue and comes out of it: jobs, refusals for a while, completions.
+//! The jobs that go into a queue, temporary refusals, and the completions that come out.
 #![expect(unsafe_code, reason = "reaps, which one thread at a time may do")]
 
 use tokio_doca::device::contract::{
@@ -25,13 +25,14 @@ impl AnyJob {
     }
 }
 
-/// Reaps at most so many.
+/// Reaps at most `at_most` completions.
 ///
 /// # Safety
 ///
-/// One thread at a time reaps this queue.
+/// Only one thread at a time may reap this queue.
 pub(crate) unsafe fn reap(queue: &dyn Queue, at_most: usize) -> Vec<Completion> {
-    // Stale on purpose: who fills none but counts one completes a Token that is not in flight.
+    // The initial Token is stale on purpose: a device that counts a completion without filling it
+    // in completes a Token that is not in flight.
     let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(u64::MAX));
     let mut out = vec![nothing; at_most];
     // SAFETY: as the caller promises.
@@ -44,10 +45,10 @@ pub(crate) unsafe fn reap(queue: &dyn Queue, at_most: usize) -> Vec<Completion> 
     out
 }
 
-/// What a check waits for that submits again.
+/// The message of a check that waits for a device to accept a job that it has refused with `Again`.
 pub(crate) const AGAIN: &str = "duty 3: a device says `Again` only until Jobs complete";
 
-/// Checks why a Job within the capabilities was refused.
+/// Checks the reason for which a Job within the capabilities was refused.
 pub(crate) fn check_refusal(why: JobError) {
     assert_eq!(
         why.kind(),

@@ -1,5 +1,5 @@
-//! What `retire` is given by a rig: it tells when it is dropped, and spoils what nobody may touch
-//! any more. And what is looked at afterwards.
+//! The argument that a rig gives to `retire`, and the checks after it was dropped. When dropped, it
+//! counts that and overwrites the memory that nothing may touch any more.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,12 +8,13 @@ use super::arena::Arena;
 use super::rig::Rig;
 use tokio_doca::device::contract::{Hasher, Queue, Segment};
 
-/// What `retire` is given, as the crate does it: the queue, and all that a Job in flight may reach.
+/// The argument of `retire`, as in the crate: the queue, and all memory that a Job in flight may
+/// access.
 pub(super) struct Retained {
     pub(super) drops: Arc<AtomicU32>,
     pub(super) arena: Arc<Arena>,
-    /// The cells whose Jobs were in flight, and what is written there when the provider says that
-    /// none is any more.
+    /// The cells whose Jobs were in flight. The `canary` is written there on the drop, when the
+    /// provider declares that nothing is in flight.
     pub(super) in_flight: Vec<usize>,
     pub(super) canary: Arc<[u8]>,
     #[expect(dead_code, reason = "it is kept")]
@@ -26,7 +27,7 @@ pub(super) struct Retained {
 
 impl Drop for Retained {
     fn drop(&mut self) {
-        // The one that the device would do last comes first.
+        // The cell whose Job the device would execute last is written first.
         for index in self.in_flight.iter().rev() {
             self.arena.write(index * self.canary.len(), &self.canary);
         }
@@ -34,7 +35,7 @@ impl Drop for Retained {
     }
 }
 
-/// A queue that says that nothing of it is in flight any more.
+/// A queue that has declared that nothing of it is in flight any more.
 pub(crate) struct Retired {
     rig: Rig,
     drops: Arc<AtomicU32>,
@@ -46,7 +47,8 @@ impl Retired {
         Retired { rig, drops, rings }
     }
 
-    /// Nothing may have happened since. Answers the rings that nobody had counted.
+    /// Checks that nothing has happened since the retirement. Returns the number of signals not yet
+    /// counted.
     pub(crate) fn check(self) -> u64 {
         assert_eq!(
             self.drops.load(Ordering::SeqCst),

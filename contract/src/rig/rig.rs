@@ -1,8 +1,9 @@
-//! A queue under test, driven as a WorkQ would: it keeps the crate's half of the contract, and
-//! checks the other.
+//! A queue under test, driven as a WorkQ would. The rig fulfills the crate's half of the contract,
+//! and checks the provider's half.
 //!
-//! Each Token's index has a cell of the arena. It is filled with noise when a Job is prepared, so
-//! that a byte too many shows, and filled anew when the Job is over, so that a late write shows.
+//! The arena has a cell for each Token's index. A cell is filled with noise when a Job is prepared,
+//! which reveals excess bytes, and filled anew when the Job has completed, which reveals late
+//! writes.
 #![expect(
     unsafe_code,
     reason = "submits Jobs, whose memory must be promised to the device"
@@ -37,22 +38,22 @@ pub(crate) struct Rig {
     arena: Arc<Arena>,
     cell: usize,
     cells: Vec<Cell>,
-    /// What the devices reads of lists; unchanged while a Job is in flight.
+    /// The Segments of lists, which the device reads. They do not change while a Job is in flight.
     lists: Vec<[Box<[Segment]>; 2]>,
-    /// One for each cell, if Jobs are parts of messages. A mutex, so that the device is lent an
-    /// address that a move of this list leaves valid.
+    /// A session for each cell, if Jobs are parts of messages. The `Mutex` allows the device to
+    /// have an address that remains valid when this list is moved.
     sessions: Vec<Mutex<Hasher>>,
     generation: u32,
     in_flight: usize,
     canary: Arc<[u8]>,
-    /// Cells are looked at in the end, and not at each completion: so that the queue goes while the
-    /// device works.
+    /// If set, cells are checked at the end instead of at each completion, so that the queue is
+    /// retired while the device is working.
     pub(crate) hurried: bool,
     retired: bool,
 }
 
 impl Rig {
-    /// A queue of that depth, and a cell of that size for each of its Tokens.
+    /// Opens a queue of the given depth, with a cell of `cell` bytes for each of its Tokens.
     pub(crate) fn new(subject: &Subject, depth: u32, cell: usize) -> Rig {
         let device = &subject.device;
         let signal = Arc::new(Signal::new().expect("eventfd"));
@@ -116,7 +117,7 @@ impl Rig {
         self.cells[index as usize].bytes = bytes;
     }
 
-    /// What is in a cell that no Job has must be what was put there.
+    /// Checks that a cell that no Job uses still has the bytes that were put there.
     pub(super) fn check_cell(&self, index: u32, or_else: &str) {
         let (want, at) = (
             &self.cells[index as usize].bytes,
@@ -140,7 +141,7 @@ impl Rig {
         }
     }
 
-    /// Fills a cell, and makes a Job of it under a new Token.
+    /// Fills a cell, and makes a Job for it under a new Token.
     pub(crate) fn prepare(&mut self, index: u32, shape: &Shape) {
         self.generation = self.generation.wrapping_add(1);
         self.fill(index);
@@ -160,26 +161,26 @@ impl Rig {
         let (written, answer) = self.subject.expected(&message, shape.room());
         cell.after = shape.scattered(&cell.bytes, &written);
         cell.answer = answer;
-        // The last part leaves nothing in the session.
+        // The last part of a message leaves nothing in the session.
         let goes_on = self.subject.in_parts() && shape.dst.is_empty();
         cell.message_after = if goes_on { message } else { Vec::new() };
     }
 
-    /// A prepared Job.
+    /// Returns the prepared Job of a cell.
     fn job(&self, index: u32) -> AnyJob {
         let [src, dst] = self.lists[index as usize]
             .each_ref()
             .map(|list| match &list[..] {
                 [] => Segments::none(),
                 [one] => Segments::one(*one),
-                // SAFETY: a list is changed by `prepare` alone, which no Job in flight survives; a
-                // rig that goes gives the lists to `retire`, or leaks them.
+                // SAFETY: only `prepare` changes a list, and only while no Job of the cell is in
+                // flight. A rig that is dropped gives the lists to `retire`, or leaks them.
                 many => unsafe { Segments::list(many) },
             });
         let session = self.sessions.get(index as usize);
         let session = session.map(|it| {
             let mut hasher = it.lock().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: a session is its cell's alone, and goes with the memory of the cells.
+            // SAFETY: a session belongs to one cell, and is freed with the memory of the cells.
             unsafe { SessionRef::new(NonNull::from(&mut *hasher)) }
         });
         self.subject
@@ -192,9 +193,9 @@ impl Rig {
         let jobs = indices.iter().map(|&index| (token(index), self.job(index)));
         let jobs: Vec<_> = jobs.collect();
         let jobs: Vec<_> = jobs.iter().map(|(at, job)| (*at, job.as_job())).collect();
-        // SAFETY: the memory is this rig's, which touches a cell only while its job is not in
-        // flight, and goes after `retire` has dropped what it was given, or never. Tokens are one
-        // per cell. A cell's session is its job's alone, and goes with the memory.
+        // SAFETY: the memory belongs to this rig, which touches a cell only while its job is not in
+        // flight. It is freed after `retire` has dropped its argument, or never. Each cell has one
+        // Token, and a session for its own jobs only, which is freed with the memory.
         let submitted = unsafe { self.queue.submit(&jobs) };
         let Submitted { accepted, refused } = submitted;
         assert!(
@@ -215,7 +216,7 @@ impl Rig {
         submitted
     }
 
-    /// Submits the first two jobs, and between them one of a kind that is no queue's.
+    /// Submits the first two jobs, and between them a job of a kind that no queue supports.
     pub(crate) fn submit_round_a_foreign_one(&mut self) -> Submitted {
         let [(first, a), (last, b)] = [0, 1].map(|at| (self.cells[at].token, self.job(at as u32)));
         let (foreign, event) = (Job::Event(&EventJob::Get), self.cells[2].token);
@@ -229,7 +230,8 @@ impl Rig {
         submitted
     }
 
-    /// Submits prepared Jobs, in batches as large as the device takes, and reaps when it is full.
+    /// Submits prepared Jobs in batches as large as the device accepts. Reaps when the device is
+    /// full.
     pub(crate) fn submit_all(&mut self, mut indices: &[u32]) {
         let deadline = self.subject.deadline;
         wait_for(deadline, AGAIN, || {
@@ -247,9 +249,9 @@ impl Rig {
         });
     }
 
-    /// Reaps at most so many, and checks each.
+    /// Reaps at most `at_most` completions, and checks each.
     pub(crate) fn reap(&mut self, at_most: usize) -> usize {
-        // SAFETY: `&mut self`: one caller at a time.
+        // SAFETY: `&mut self` ensures that there is one caller at a time.
         let out = unsafe { reap(&*self.queue, at_most) };
         for completion in &out {
             self.check(completion);
@@ -287,7 +289,7 @@ impl Rig {
             index,
             "duties 1 and 2: when a Job completes it has written its bytes, and no others",
         );
-        // Whoever writes from now on spoils it.
+        // The cell is filled anew, so that later writes are detected.
         self.fill(index);
     }
 
@@ -305,7 +307,7 @@ impl Rig {
         self.cells[index as usize].in_flight
     }
 
-    /// Reaps until so many more are over.
+    /// Reaps until `count` more Jobs have completed.
     pub(crate) fn wait_until_reaped(&mut self, count: u32) {
         let until = self.in_flight.saturating_sub(count as usize);
         let deadline = self.subject.deadline;
@@ -317,7 +319,7 @@ impl Rig {
         });
     }
 
-    /// One Job each for those cells, one batch, to its end.
+    /// Submits one Job for each of these cells in one batch, and runs it to its end.
     pub(crate) fn round(&mut self, indices: &[u32], shape: &Shape) {
         for &index in indices {
             self.prepare(index, shape);
@@ -326,9 +328,9 @@ impl Rig {
         self.drain();
     }
 
-    /// Tries a prepared Job inline; checks it if it was answered.
+    /// Tries a prepared Job inline, and checks it if the device has answered.
     pub(crate) fn try_inline(&mut self, index: u32) -> Option<Result<u64, JobError>> {
-        // SAFETY: the memory is this rig's, and no job has the cell, nor its session.
+        // SAFETY: the memory belongs to this rig, and no other job uses the cell or its session.
         let answer = unsafe { self.queue.try_inline(self.job(index).as_job()) };
         if answer.is_some() {
             let cell = &mut self.cells[index as usize];
@@ -343,7 +345,7 @@ impl Rig {
         answer
     }
 
-    /// What the prepared Job of a cell must answer.
+    /// Returns the answer that the prepared Job of a cell must give.
     pub(crate) fn answer(&self, index: u32) -> u64 {
         self.cells[index as usize].answer
     }
@@ -357,19 +359,19 @@ impl Rig {
         self.queue.arm()
     }
 
-    /// Rings since it was asked last; acknowledges them.
+    /// Returns the number of signals since the last call, and acknowledges them.
     pub(crate) fn rings(&self) -> u64 {
         let rings = self.bell.rings();
         self.queue.clear();
         rings
     }
 
-    /// Rings of a queue that was retired.
+    /// Returns the number of signals of a retired queue.
     pub(super) fn late_rings(&self) -> u64 {
         self.bell.rings()
     }
 
-    /// Waits for a ring, and acknowledges it.
+    /// Waits for a signal, and acknowledges it.
     pub(crate) fn wait_for_ring(&self, or_else: &str) -> u64 {
         let rings = self.bell.wait_for_ring(self.subject.deadline);
         assert!(rings > 0, "{or_else}: it did not ring");
@@ -377,12 +379,12 @@ impl Rig {
         rings
     }
 
-    /// Retires the queue, with Jobs in flight or without, waits until nothing is, and looks what
-    /// happened behind the crate's back. Answers the rings that nobody had counted.
+    /// Retires the queue, with or without Jobs in flight, and waits until nothing is in flight. The
+    /// result checks what has happened after that.
     pub(crate) fn retire(mut self) -> Retired {
         let drops = Arc::new(AtomicU32::new(0));
-        // A few microseconds more, and nothing would be in flight: what takes time is done before
-        // or after.
+        // No slow work may come between here and `retire`: within a few microseconds nothing would
+        // be in flight.
         let indices = (0..self.cells.len()).filter(|&index| self.cells[index].in_flight);
         let in_flight: Vec<usize> = indices.collect();
         let keep = Arc::new(Retained {
@@ -395,7 +397,8 @@ impl Rig {
             sessions: mem::take(&mut self.sessions),
         });
         self.retired = true;
-        // SAFETY: the rig counts, `keep` holds its arena, and it is consumed here.
+        // SAFETY: the rig has counted the Jobs in flight, `keep` holds its arena, and the rig is
+        // consumed.
         unsafe { self.queue.retire(keep, self.in_flight) };
         let deadline = self.subject.deadline;
         wait_for(
@@ -410,7 +413,7 @@ impl Rig {
         Retired::new(self, drops, rings)
     }
 
-    /// Retires the queue with nothing in flight.
+    /// Retires a queue with nothing in flight. Returns the number of signals not yet counted.
     pub(crate) fn finish(mut self) -> u64 {
         assert_eq!(self.in_flight, 0, "the suite itself left Jobs in flight");
         self.reap(self.cells.len());
@@ -421,7 +424,7 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         if !self.retired {
-            // A check failed. The device may still be at work: it keeps all.
+            // A check has failed. The device may still be working, so its memory is leaked.
             mem::forget((Arc::clone(&self.queue), Arc::clone(&self.arena)));
             mem::forget(mem::take(&mut self.lists));
             mem::forget(mem::take(&mut self.sessions));

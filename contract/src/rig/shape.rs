@@ -1,14 +1,15 @@
-//! Where in a cell a Job reads and writes: the pieces of both sides, with guard bytes around each.
+//! The ranges of a cell that a Job reads and writes: pieces on both sides, with guard bytes around
+//! each.
 
 use std::ops::Range;
 
 use super::dice::Dice;
 
-/// Guard bytes before each piece.
+/// The number of guard bytes before each piece.
 const GAP: usize = 17;
 
-/// The pieces of one Job, as offsets in its cell. The first half of a cell is read, the second
-/// written.
+/// The pieces of one Job, as ranges of its cell. The first half of a cell is the source, the second
+/// half the destination.
 #[derive(Clone)]
 pub(crate) struct Shape {
     pub(super) src: Vec<Range<usize>>,
@@ -17,12 +18,12 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// One piece on each side.
+    /// Makes a shape with one piece on each side.
     pub(crate) fn plain(cell: usize, len: usize) -> Shape {
         Shape::lists(cell, len, 1, 1, 0, &mut Dice::new(1))
     }
 
-    /// Lists of `from` and `to` pieces; the destination has `room` bytes more than are moved.
+    /// Makes lists of `from` and `to` pieces. The destination has `room` bytes more than are moved.
     pub(crate) fn lists(
         cell: usize,
         len: usize,
@@ -42,7 +43,7 @@ impl Shape {
         Shape { src, dst, len }
     }
 
-    /// Leaves so many bytes of the source.
+    /// Shortens the source to `len` bytes.
     pub(super) fn truncate(&mut self, len: usize) {
         let mut left = len;
         for piece in &mut self.src {
@@ -53,13 +54,13 @@ impl Shape {
         self.len = len;
     }
 
-    /// A destination in one piece, of so many bytes.
+    /// Makes the destination one piece of `len` bytes.
     pub(super) fn narrow(&mut self, len: usize) {
         self.dst.truncate(1);
         self.dst[0].end = self.dst[0].start + len;
     }
 
-    /// What the source's pieces hold, in order.
+    /// Returns the bytes of the source's pieces, in order.
     pub(super) fn gathered(&self, cell: &[u8]) -> Vec<u8> {
         let mut data = Vec::with_capacity(self.len);
         for piece in &self.src {
@@ -68,12 +69,12 @@ impl Shape {
         data
     }
 
-    /// Bytes of all pieces of the destination.
+    /// Returns the total size of the destination's pieces in bytes.
     pub(super) fn room(&self) -> usize {
         self.dst.iter().map(Range::len).sum()
     }
 
-    /// What becomes of a cell in whose destination so much is written.
+    /// Returns the contents of a cell after `written` was written to its destination.
     pub(super) fn scattered(&self, cell: &[u8], mut written: &[u8]) -> Vec<u8> {
         let mut after = cell.to_vec();
         for place in &self.dst {
@@ -85,7 +86,7 @@ impl Shape {
     }
 }
 
-/// `len` bytes in `count` pieces of at least one byte, with gaps between them.
+/// Returns `len` bytes in `count` pieces of at least one byte, with gaps between them.
 pub(crate) fn pieces(start: usize, len: usize, count: usize, dice: &mut Dice) -> Vec<Range<usize>> {
     let mut pieces = Vec::with_capacity(count);
     let (mut at, mut left) = (start, len);

@@ -1,4 +1,4 @@
-//! What is put under test: a device, the Jobs that it is given, and what they must do.
+//! The subject under test: a device, the Jobs that it gets, and their expected results.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use tokio_doca::{
     sha::Sha,
 };
 
-/// A device under test, and the jobs that it is given: copies, hashes, CRCs, or a [`Sample`] of its
-/// own kinds.
+/// A device under test, and the kind of jobs that it gets: copies, hashes, CRCs, or a [`Sample`] of
+/// its own kinds.
 ///
-/// A `&Device` is a Subject that copies.
+/// A `&Device` converts to a subject that copies.
 #[derive(Clone, Debug)]
 pub struct Subject {
     pub(crate) device: Device,
@@ -36,20 +36,22 @@ pub struct Subject {
 pub(crate) enum Kind {
     Copy,
     Accel(Sample),
-    /// In parts: by a session for each Token, one part with whole blocks and then the last one.
+    /// With `parts`, each Token has a session, and gets one part of whole blocks and then the last
+    /// part.
     Sha {
         algorithm: Algorithm,
         parts: bool,
     },
-    /// From a seed on.
+    /// The jobs begin with a seed. With `copies`, they also copy the data.
     Crc {
         copies: bool,
     },
 }
 
-/// A call of an accelerator, and what it must do: the author's model of one opcode.
+/// The author's model of one opcode of an accelerator: a call, and its expected result.
 ///
-/// The suite gives it sources of any bytes, in one piece and in lists, and compares.
+/// The suite calls the opcode with any bytes as the source, in one piece and in lists, and compares
+/// the results.
 ///
 /// ```
 /// use tokio_doca_contract::Sample;
@@ -78,7 +80,7 @@ type Fill = dyn Fn(usize) -> Vec<u8> + Send + Sync;
 type Transform = dyn Fn(&[u8], usize) -> Vec<u8> + Send + Sync;
 
 impl Sample {
-    /// An opcode that reads a source and answers a number.
+    /// Describes an opcode that reads a source and returns a number. `answer` computes that number.
     pub fn reads(
         opcode: u32,
         arg: u64,
@@ -92,7 +94,8 @@ impl Sample {
         }
     }
 
-    /// An opcode that writes a destination: given its room in bytes, what is written there.
+    /// Describes an opcode that writes a destination. `written` returns the bytes for a destination
+    /// of the given capacity in bytes.
     pub fn writes(
         opcode: u32,
         arg: u64,
@@ -106,8 +109,8 @@ impl Sample {
         }
     }
 
-    /// An opcode that reads a source and writes a destination: given the bytes and the room, what
-    /// is written there. The room is at least as long as the source.
+    /// Describes an opcode that reads a source and writes a destination. `written` returns the
+    /// bytes for the given source and capacity. The capacity is at least the length of the source.
     pub fn transforms(
         opcode: u32,
         arg: u64,
@@ -152,7 +155,7 @@ impl From<&Subject> for Subject {
 }
 
 impl Subject {
-    /// A device that copies.
+    /// Makes a subject that copies.
     pub fn copies(device: &Device) -> Subject {
         Subject {
             device: device.clone(),
@@ -161,7 +164,7 @@ impl Subject {
         }
     }
 
-    /// A device with an accelerator.
+    /// Makes a subject that runs a [`Sample`] on an accelerator.
     pub fn accel(device: &Device, sample: Sample) -> Subject {
         Subject {
             kind: Kind::Accel(sample),
@@ -169,7 +172,7 @@ impl Subject {
         }
     }
 
-    /// A device that hashes, by whole messages.
+    /// Makes a subject that hashes whole messages.
     pub fn sha(device: &Device, algorithm: Algorithm) -> Subject {
         Subject {
             kind: Kind::Sha {
@@ -180,8 +183,8 @@ impl Subject {
         }
     }
 
-    /// A device that hashes, by sessions: where a check drives the queue, each message comes in two
-    /// parts, the first of whole blocks if it is that long.
+    /// Makes a subject that hashes by sessions. Where a check drives the queue, each message has
+    /// two parts, the first of which consists of whole blocks if the message is long enough.
     pub fn sha_parts(device: &Device, algorithm: Algorithm) -> Subject {
         Subject {
             kind: Kind::Sha {
@@ -192,7 +195,7 @@ impl Subject {
         }
     }
 
-    /// A device that computes CRCs.
+    /// Makes a subject that computes CRCs.
     pub fn crc(device: &Device) -> Subject {
         Subject {
             kind: Kind::Crc { copies: false },
@@ -200,7 +203,7 @@ impl Subject {
         }
     }
 
-    /// A device that computes CRCs of what it copies.
+    /// Makes a subject that copies and computes the CRC of the copied data.
     pub fn copy_crc(device: &Device) -> Subject {
         Subject {
             kind: Kind::Crc { copies: true },
@@ -208,8 +211,8 @@ impl Subject {
         }
     }
 
-    /// How long a check waits for something that must come; [`DEADLINE`] if not said. A shorter one
-    /// serves a test of a provider that is broken on purpose.
+    /// Sets how long a check waits for an expected event. Defaults to [`DEADLINE`]. A shorter time
+    /// is useful to test a provider that is broken on purpose.
     pub fn deadline(self, deadline: Duration) -> Subject {
         Subject { deadline, ..self }
     }
@@ -246,7 +249,7 @@ impl Subject {
         }
     }
 
-    /// Which hash.
+    /// Returns the hash algorithm of the subject.
     pub(crate) fn algorithm(&self) -> Algorithm {
         match self.kind {
             Kind::Sha { algorithm, .. } => algorithm,
@@ -254,12 +257,12 @@ impl Subject {
         }
     }
 
-    /// Returns whether its jobs are copies.
+    /// Returns true if the subject's jobs are copies.
     pub(crate) fn is_copy(&self) -> bool {
         matches!(self.kind, Kind::Copy)
     }
 
-    /// Whether each Token has a session.
+    /// Returns true if each Token has a session.
     pub(crate) fn in_parts(&self) -> bool {
         matches!(self.kind, Kind::Sha { parts: true, .. })
     }
@@ -295,12 +298,13 @@ impl Subject {
         self.device.info().caps().max_depth
     }
 
-    /// So many bytes, or as many as the device takes.
+    /// Returns `bytes`, capped at the maximum Buf size of the device.
     pub(crate) fn within(&self, bytes: usize) -> usize {
         usize::try_from(self.max_buf_size()).map_or(bytes, |limit| bytes.min(limit))
     }
 
-    /// The room that a Job with so many bytes must have: a digest does not shrink with its message.
+    /// Returns the capacity that the destination of a Job with `bytes` bytes must have. A digest
+    /// has the same length for every message.
     pub(crate) fn room_for(&self, bytes: usize) -> usize {
         match self.kind {
             Kind::Sha { algorithm, .. } => bytes.max(algorithm.digest_len()),
@@ -308,7 +312,7 @@ impl Subject {
         }
     }
 
-    /// So many Bufs as a destination, or as many as there can be: a digest goes to one.
+    /// Returns `wanted`, or 1 for a hash, whose digest goes to a single Buf.
     pub(crate) fn targets(&self, wanted: usize) -> usize {
         match self.kind {
             Kind::Sha { .. } => 1,
@@ -316,7 +320,8 @@ impl Subject {
         }
     }
 
-    /// What a Job of its kind has of a shape; `begun` if its session is in the middle of a message.
+    /// Adapts a shape to the subject's kind of Job. `begun` is true in the middle of a session's
+    /// message.
     pub(super) fn shaped(&self, shape: &Shape, begun: bool) -> Shape {
         let mut shape = shape.clone();
         match &self.kind {
@@ -340,8 +345,8 @@ impl Subject {
         shape
     }
 
-    /// What a Job with that source, after what its session has hashed, and that room must write,
-    /// and answer.
+    /// Returns the bytes that a Job must write and its answer. `src` includes the bytes that the
+    /// session has hashed before; `room` is the capacity of the destination.
     pub(crate) fn expected(&self, src: &[u8], room: usize) -> (Vec<u8>, u64) {
         let written = match &self.kind {
             Kind::Copy => src.to_vec(),
@@ -382,7 +387,7 @@ impl Subject {
         }
     }
 
-    /// A Job of its kind.
+    /// Makes a Job of the subject's kind.
     pub(super) fn job(
         &self,
         src: Segments,
@@ -415,11 +420,12 @@ pub(crate) fn watched(
     check: impl FnOnce(&Subject) + Send + 'static,
 ) {
     let subject = subject.into();
-    // Twice: what it waits for itself comes first.
+    // Twice the deadline, so that the check's own waits time out first.
     watched_for(what, 2 * subject.deadline, move || check(&subject));
 }
 
-/// The depths that are tried: the least, the usual, and a few between, as far as the device goes.
+/// Returns the depths to try: the smallest, the usual, and some between, up to the device's
+/// maximum.
 pub(crate) fn depths(subject: &Subject) -> Vec<u32> {
     let most = subject.max_depth();
     let mut depths: Vec<u32> = [1, 2, 7, 256].map(|depth: u32| depth.min(most)).into();

@@ -1,14 +1,14 @@
-//! Deadlines: a check that hangs fails, and so does one that waits in vain.
+//! Deadlines: a check that hangs fails, and so does a check that waits for an event in vain.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a check waits for something that must come.
+/// How long a check waits for an expected event by default.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Runs a check on a thread of its own: a call that blocks, or a wake-up that is lost, must fail
-/// and not hang.
+/// Runs a check on a thread of its own, so that a blocking call or a lost wake-up fails the check
+/// instead of hanging the suite.
 pub(crate) fn watched_for<T: Send + 'static>(
     what: &str,
     deadline: Duration,
@@ -19,7 +19,7 @@ pub(crate) fn watched_for<T: Send + 'static>(
         let _done = done;
         check()
     });
-    // It says nothing, and hangs up at its end, or when it panics.
+    // The sender is dropped when the check ends or panics; nothing is ever sent.
     if is_done.recv_timeout(deadline) == Err(RecvTimeoutError::Timeout) {
         panic!(
             "{what}: not over within {deadline:?}: a call blocked (duty 7), or a Job's end was not heard of (duties 1 and 5)"
@@ -31,9 +31,9 @@ pub(crate) fn watched_for<T: Send + 'static>(
     }
 }
 
-/// Waits for what must come; `what` says what did not.
+/// Waits until `came` returns true. Panics with `what` after the deadline.
 pub(crate) fn wait_for(deadline: Duration, what: &str, mut came: impl FnMut() -> bool) {
-    /// Checks before the thread sleeps between them.
+    /// The number of polls before the thread sleeps between them.
     const YIELDS: u32 = 32;
     let (start, mut checks) = (Instant::now(), 0);
     while !came() {
@@ -41,8 +41,8 @@ pub(crate) fn wait_for(deadline: Duration, what: &str, mut came: impl FnMut() ->
             start.elapsed() < deadline,
             "{what}: not within {deadline:?}"
         );
-        // The device's own threads need the CPU too. Beside a load, a thread that only yields waits
-        // for its whole turn at each hand-over; one that sleeps is scheduled at once.
+        // The device's own threads need the CPU too. Under load, a thread that only yields waits
+        // for a whole time slice at each hand-over, but a thread that sleeps is scheduled at once.
         match checks < YIELDS {
             true => thread::yield_now(),
             false => thread::sleep(Duration::from_micros(100)),

@@ -1,4 +1,4 @@
-//! The checks of sync events: a counter of the device on a queue, and through the crate.
+//! The checks of sync events, for a counter of the device on a queue and through the crate.
 
 use std::task::Poll;
 
@@ -17,7 +17,7 @@ use tokio_doca::{
 ///
 /// # Panics
 ///
-/// At the first duty that the provider does not keep, with a sentence that names it.
+/// Panics at the first duty that the provider violates, with a sentence that names the duty.
 pub fn sync_event(events: impl Into<Events>) {
     run_all(CHECKS, &events.into());
 }
@@ -44,11 +44,11 @@ fn waits_ring(events: &Events) -> Fits {
     }
 }
 
-/// Event duty: each Job is done once, in the order of submission, and answers what it says.
+/// Checks that each Job is done once, in the order of submission, with the right answer.
 ///
 /// # Panics
 ///
-/// If a Job is lost, done twice, out of order, or answers something else.
+/// Panics if a Job is lost, done twice, done out of order, or returns a wrong answer.
 pub fn event_jobs_are_done_in_order(events: impl Into<Events>) {
     watched("event_jobs_are_done_in_order", events, |events| {
         let mut rig = Rig::new(events);
@@ -75,7 +75,7 @@ pub fn event_jobs_are_done_in_order(events: impl Into<Events>) {
                 "duty 1: what {job:?} answers (turn {turn})"
             );
         }
-        // All at once.
+        // Submits all jobs in one batch.
         let jobs: Vec<(Token, EventJob)> = (0..DEPTH)
             .map(|index| {
                 let job = [EventJob::Add(index.into()), EventJob::Get][index as usize % 2];
@@ -98,12 +98,12 @@ pub fn event_jobs_are_done_in_order(events: impl Into<Events>) {
     });
 }
 
-/// Event duty: a wait ends once the value is greater, as far as the mask goes, and not before; one
-/// that was cancelled does not.
+/// Checks that a wait ends once the masked value is greater than the threshold, and not before. A
+/// wait that was canceled must not end.
 ///
 /// # Panics
 ///
-/// If a wait ends early, late, twice, or with a value that does not end it.
+/// Panics if a wait ends early, late, twice, or with a value that does not end it.
 pub fn waits_end_once_and_not_before(events: impl Into<Events>) {
     watched("waits_end_once_and_not_before", events, |events| {
         let mut rig = Rig::new(events);
@@ -127,7 +127,7 @@ pub fn waits_end_once_and_not_before(events: impl Into<Events>) {
                 rig.quiet("a wait ends twice, or another one with it");
             }
         }
-        // Over before it begins.
+        // This wait is complete before it begins.
         let token = rig.wait(0, 0, u64::MAX);
         assert_eq!(
             rig.reaped(1)[0].token,
@@ -148,7 +148,7 @@ pub fn waits_end_once_and_not_before(events: impl Into<Events>) {
             Completion::new(token, result),
             "duty 1: the mask of a wait"
         );
-        // What was cancelled never ends, and its place is free.
+        // A canceled wait never ends, and its slot becomes free.
         rig.set(0);
         let token = rig.wait(0, 0, u64::MAX);
         rig.port.cancel(token);
@@ -166,12 +166,12 @@ pub fn waits_end_once_and_not_before(events: impl Into<Events>) {
     });
 }
 
-/// Event duty: a wait fails if it finds a value beyond the device's limit, whether it began there
-/// or has waited before. A device without a limit passes.
+/// Checks that a wait fails if it finds a value beyond the device's limit, whether at its start or
+/// later. A device without a limit passes.
 ///
 /// # Panics
 ///
-/// If such a wait goes on, succeeds, or fails with another error.
+/// Panics if such a wait continues, succeeds, or fails with another error.
 pub fn waits_beyond_the_limit_fail(events: impl Into<Events>) {
     watched("waits_beyond_the_limit_fail", events, |events| {
         let Some(limit) = events.limit() else {
@@ -189,7 +189,7 @@ pub fn waits_beyond_the_limit_fail(events: impl Into<Events>) {
             Err(too_high),
             "event duty: what a wait ends with when the value exceeds the limit"
         );
-        // The mask hides the value, and the limit is that of the value.
+        // With a mask of 0 the value is hidden, but the limit applies to the unmasked value.
         for mask in [u64::MAX, 0] {
             let token = rig.token(1, 0);
             let wait = EventWait { threshold: 0, mask };
@@ -212,11 +212,11 @@ pub fn waits_beyond_the_limit_fail(events: impl Into<Events>) {
     });
 }
 
-/// Event duty: `stop` ends all waits, and what is done later fails.
+/// Checks that `stop` ends all waits, and that later jobs fail.
 ///
 /// # Panics
 ///
-/// If something goes on.
+/// Panics if a wait or a later job does not fail.
 pub fn a_stopped_event_ends_all(events: impl Into<Events>) {
     watched("a_stopped_event_ends_all", events, |events| {
         let mut rig = Rig::new(events);
@@ -246,11 +246,11 @@ pub fn a_stopped_event_ends_all(events: impl Into<Events>) {
     });
 }
 
-/// Duty 5: a wait that ends rings who armed, and none who did not.
+/// Checks duty 5: a wait that ends signals if the queue is armed, and not otherwise.
 ///
 /// # Panics
 ///
-/// If a ring is missing, or one too many.
+/// Panics if a signal is missing, or if there is one too many.
 pub fn armed_waits_ring(events: impl Into<Events>) {
     watched("armed_waits_ring", events, |events| {
         let mut rig = Rig::new(events);
@@ -270,7 +270,7 @@ pub fn armed_waits_ring(events: impl Into<Events>) {
             assert!(rings > 0, "duty 5: no ring for a wait that is over");
             rig.queue.clear();
             rig.reaped(1);
-            // Over without anybody who armed.
+            // This wait ends while the queue is not armed.
             rig.bell.rings();
             rig.set(0);
             rig.wait(0, turn, u64::MAX);
@@ -282,11 +282,12 @@ pub fn armed_waits_ring(events: impl Into<Events>) {
     });
 }
 
-/// The duties together: the provider under a WorkQ, busily and, where it rings, asleep.
+/// Checks all duties together: the provider under a WorkQ, by busy-polling and, if it can signal,
+/// event-driven.
 ///
 /// # Panics
 ///
-/// If a wake-up is lost.
+/// Panics if a wake-up is lost.
 pub fn events_busy_poll_and_sleep(events: impl Into<Events>) {
     watched("events_busy_poll_and_sleep", events, |events| {
         let cpu = Location::Cpu(&events.device);

@@ -1,4 +1,4 @@
-//! Adapter duty 4: where the counter of a sync event lies.
+//! Checks of adapter duty 4: the memory of a sync event's counter.
 
 use super::events::{Events, step, watched};
 use crate::rig::{Dice, wait_for};
@@ -9,12 +9,13 @@ use tokio_doca::{
     mem::{Access, BufInventory},
 };
 
-/// Adapter duty 4: a counter in memory of the application's is those eight bytes, begins with what
-/// is there, and lets go of the memory. Devices that refuse such memory pass.
+/// Checks adapter duty 4 for a counter in the application's memory: the counter is exactly those
+/// eight bytes, starts with their value, and releases the memory at its end. Devices that refuse
+/// such memory pass.
 ///
 /// # Panics
 ///
-/// If the counter lies elsewhere, other bytes change, or the memory is kept.
+/// Panics if the counter is elsewhere, if other bytes change, or if the memory is not released.
 pub fn a_counter_lies_where_it_was_told(events: impl Into<Events>) {
     watched("a_counter_lies_where_it_was_told", events, |events| {
         const AT: usize = 64;

@@ -1,4 +1,4 @@
-//! What is put under test for sync events: a device that has some.
+//! The subject of the checks of sync events.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use tokio_doca::device::Device;
 use tokio_doca::device::SyncEventCaps;
 use tokio_doca::device::contract::EventJob;
 
-/// Jobs in flight at once.
+/// The number of jobs in flight at once.
 pub(super) const DEPTH: u32 = 16;
-/// Waits at once.
+/// The number of waits at once.
 pub(super) const WAITS: u32 = 8;
 
-/// A device with sync events, under test.
+/// A device under test that has sync events.
 ///
-/// A `&Device` stands for it, with the usual deadline.
+/// A `&Device` converts to `Events` with the default deadline.
 #[derive(Clone, Debug)]
 pub struct Events {
     pub(super) device: Device,
@@ -35,7 +35,7 @@ impl From<&Events> for Events {
 }
 
 impl Events {
-    /// How long a check waits for something that must come; defaults to
+    /// Sets how long a check waits for an expected event. Defaults to
     /// [`DEADLINE`](crate::DEADLINE).
     pub fn deadline(self, deadline: Duration) -> Events {
         Events { deadline, ..self }
@@ -53,7 +53,7 @@ impl Events {
         self.caps().max_wait.is_some()
     }
 
-    /// The highest value that a wait may find, if there are higher ones.
+    /// Returns the highest value that a wait may find, or `None` if every value is allowed.
     pub(super) fn limit(&self) -> Option<u64> {
         self.caps().max_wait.filter(|&limit| limit < u64::MAX)
     }
@@ -70,7 +70,7 @@ pub(super) fn watched(
     watched_for(what, deadline, move || check(&events));
 }
 
-/// Does `job` to a model of the counter, and returns what the device must answer.
+/// Applies `job` to a model of the counter, and returns the answer that the device must give.
 pub(super) fn step(model: &mut u64, job: EventJob) -> u64 {
     match job {
         EventJob::Get => *model,

@@ -1,4 +1,4 @@
-//! The part for sync events. It imports `rig` for what all parts have in common.
+//! The checks of sync events. This module imports `rig` for the code that all checks share.
 
 mod checks;
 mod counter;

@@ -1,4 +1,4 @@
-//! A sync event on a queue that is driven as a WorkQ would.
+//! A sync event on a queue, driven as a WorkQ would.
 #![expect(
     unsafe_code,
     reason = "reaps from a queue, and retires it, as the reactor does"
@@ -15,7 +15,7 @@ use tokio_doca::device::contract::{
 };
 use tokio_doca::error::JobError;
 
-/// An event on a queue.
+/// A sync event under test, and its queue.
 pub(super) struct Rig {
     pub(super) queue: Arc<dyn Queue>,
     pub(super) counter: Arc<dyn EventCounter>,
@@ -47,7 +47,7 @@ impl Rig {
 
     fn reap(&self) -> Vec<Completion> {
         let mut out = [Completion::new(Token::from_raw(u64::MAX), Ok(0)); 64];
-        // SAFETY: this thread alone has the queue.
+        // SAFETY: only this thread uses the queue.
         let count = unsafe { self.queue.reap(&mut out) };
         assert!(
             count <= out.len(),
@@ -56,7 +56,7 @@ impl Rig {
         out[..count].to_vec()
     }
 
-    /// All that comes, until there were so many.
+    /// Reaps until there are exactly `count` completions.
     pub(super) fn reaped(&self, count: usize) -> Vec<Completion> {
         let mut all = Vec::new();
         wait_for(self.deadline, "duty 1: a completion", || {
@@ -71,7 +71,7 @@ impl Rig {
         all
     }
 
-    /// Nothing more comes, as far as looks tell.
+    /// Polls the queue many times, and checks that nothing more completes.
     pub(super) fn quiet(&self, what: &str) {
         for _ in 0..200 {
             let more = self.reap();
@@ -105,7 +105,7 @@ impl Rig {
         unsafe { self.port.submit(&jobs) }
     }
 
-    /// By the queue, or inline if it does that.
+    /// Performs a job inline if the device does that, otherwise through the queue.
     pub(super) fn job(&mut self, job: EventJob) -> Result<u64, JobError> {
         // SAFETY: the job names no memory.
         if let Some(done) = unsafe { self.port.try_inline(Job::Event(&job)) } {
@@ -127,7 +127,7 @@ impl Rig {
         self.port.retire();
         self.quiet("after the port was retired");
         drop(self.port);
-        // SAFETY: nothing of the queue is in flight, and nobody submits or reaps any more.
+        // SAFETY: nothing of the queue is in flight, and nothing submits or reaps any more.
         unsafe { self.queue.retire(Arc::new(()), 0) };
     }
 }
