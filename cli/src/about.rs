@@ -1,4 +1,4 @@
-//! What a report says of the tool, the system and the device.
+//! Information for a report about the tool, the system and the device.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ pub(crate) struct About {
     pub(crate) version: &'static str,
     pub(crate) kernel: Option<String>,
     pub(crate) device: String,
-    /// Whether no device was named.
+    /// True if the command named no device.
     pub(crate) default: bool,
     pub(crate) provider: String,
     pub(crate) pci_address: Option<String>,
-    /// The kernel's driver of an adapter.
+    /// The kernel driver of an adapter.
     pub(crate) driver: Option<String>,
     /// The firmware of an adapter.
     pub(crate) firmware: Option<String>,
@@ -31,13 +31,13 @@ pub(crate) struct About {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Peer {
     pub(crate) address: String,
-    /// What it says of itself.
+    /// The peer's description of itself: its device, kernel and version.
     pub(crate) about: String,
 }
 
 impl About {
     pub(crate) fn of(info: &DevInfo, default: bool) -> About {
-        // A device's name may have the number of a port behind it.
+        // A device's name may end in a slash and the number of a port.
         let name = info.name().split('/').next().unwrap_or_default();
         let folder = Path::new(CLASS).join(name);
         let firmware = system::text(&folder.join("fw_ver")).ok();
@@ -50,14 +50,14 @@ impl About {
             provider: info.provider().to_owned(),
             pci_address: info.pci_addr().map(|it| it.to_string()),
             driver: driver(&folder),
-            // That of Soft-RoCE is empty.
+            // The firmware version of Soft-RoCE is empty.
             firmware: firmware.filter(|it| !it.is_empty()),
             settings: settings(),
             peer: None,
         }
     }
 
-    /// One line, for a peer.
+    /// Returns the information in one line, which is sent to a peer.
     pub(crate) fn line(&self) -> String {
         let mut line = format!("{} ({})", self.device, self.provider);
         let more = [&self.driver, &self.firmware, &self.kernel];
@@ -67,7 +67,7 @@ impl About {
         format!("{line}, tokio-doca {}", self.version)
     }
 
-    /// Rows of words and values, for people.
+    /// Returns rows of names and values, for people.
     pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
         let device = match self.default {
             true => format!("{}, the default", self.device),
@@ -92,7 +92,7 @@ impl About {
     }
 }
 
-/// The name of the driver that the link of an adapter's PCI device says.
+/// Returns the name of the driver to which the adapter's PCI device links.
 fn driver(folder: &Path) -> Option<String> {
     let link = folder.join("device/driver").read_link().ok()?;
     Some(link.file_name()?.to_string_lossy().into_owned())

@@ -1,4 +1,5 @@
-//! What the kernel says of an adapter's port (`/sys/class/infiniband`): its link and its addresses.
+//! Reads what the kernel tells about an adapter's port (`/sys/class/infiniband`): its link and its
+//! addresses.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,11 +17,11 @@ pub(crate) const CLASS: &str = "/sys/class/infiniband";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Link {
     pub(crate) port: u32,
-    /// `active`, `down`, ..
+    /// The state, such as `active` or `down`.
     pub(crate) state: String,
     /// `InfiniBand` or `Ethernet`.
     pub(crate) layer: String,
-    /// `100 Gb/sec (4X EDR)`.
+    /// The rate, such as `100 Gb/sec (4X EDR)`.
     pub(crate) rate: String,
 }
 
@@ -28,13 +29,13 @@ pub(crate) struct Link {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Address {
     pub(crate) index: u32,
-    /// IPv4 addresses are written as such.
+    /// The address. IPv4 addresses are stored as such.
     pub(crate) address: IpAddr,
-    /// `RoCE v2`, `IB/RoCE v1`.
+    /// The type, such as `RoCE v2` or `IB/RoCE v1`.
     pub(crate) kind: String,
     /// The network interface that it belongs to.
     pub(crate) interface: Option<String>,
-    /// Whether a connection would have it, if it were told nothing.
+    /// True if a connection without further settings uses this address.
     pub(crate) taken: bool,
 }
 
@@ -43,7 +44,8 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The names of a folder's entries, in order: `/sys/class/infiniband` has one for each adapter.
+/// Returns the names of a folder's entries, sorted. `/sys/class/infiniband` has one entry for each
+/// adapter.
 pub(crate) fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -53,7 +55,7 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Those that are numbers, in order.
+/// Returns the names of a folder's entries that are numbers, sorted.
 fn numbers(folder: &Path) -> Vec<u32> {
     let names = names(folder);
     let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -63,18 +65,18 @@ fn numbers(folder: &Path) -> Vec<u32> {
 
 fn state(port: &Path) -> String {
     let state = read(port.join("state")).unwrap_or_default();
-    // "4: ACTIVE"
+    // The kernel writes the state as "4: ACTIVE".
     let word = state.split_once(": ").map_or(&*state, |(_, word)| word);
     word.to_lowercase()
 }
 
-/// The numbers of an adapter's ports, in order.
+/// Returns the numbers of an adapter's ports, in order.
 pub(crate) fn ports(class: &Path, adapter: &str) -> Vec<u32> {
     numbers(&class.join(adapter).join("ports"))
 }
 
-/// The folder of the port that a device's name means: the one that it says, or else the first that
-/// is active, or else the first.
+/// Returns the number and the folder of a device's port: the port in the device's name, or else the
+/// first active port, or else the first port.
 fn port(class: &Path, name: &str) -> Option<(u32, PathBuf)> {
     let (adapter, named) = match name.split_once('/') {
         Some((adapter, port)) => (adapter, Some(port.parse().ok()?)),
@@ -100,7 +102,8 @@ pub(crate) fn link(class: &Path, name: &str) -> Option<Link> {
     })
 }
 
-/// The addresses of a device's port; `taken` is the one that a connection would have.
+/// Returns the addresses of a device's port. The address `taken`, which a connection uses, is
+/// marked.
 pub(crate) fn addresses(class: &Path, name: &str, taken: Option<IpAddr>) -> Vec<Address> {
     let Some((_, folder)) = port(class, name) else {
         return Vec::new();
@@ -118,7 +121,7 @@ pub(crate) fn addresses(class: &Path, name: &str, taken: Option<IpAddr>) -> Vec<
             })
         })
         .collect();
-    // A port of Ethernet has each address twice, and RoCE v2 comes before v1.
+    // A port of Ethernet has each address twice. The one of RoCE v2 is preferred to that of v1.
     let is_taken = |address: &&mut Address| Some(address.address) == taken;
     let newest = found.iter_mut().filter(is_taken).reduce(|best, next| {
         match next.kind == "RoCE v2" && best.kind != "RoCE v2" {
@@ -132,8 +135,8 @@ pub(crate) fn addresses(class: &Path, name: &str, taken: Option<IpAddr>) -> Vec<
     found
 }
 
-/// Which address a connection of this device has if it is told nothing. Two connections are made
-/// and connected with each other; nothing is sent.
+/// Returns the address that a connection of this device uses by default. Makes two Rdmas and
+/// connects one to the other; sends nothing.
 pub(crate) async fn taken(name: &str) -> std::result::Result<IpAddr, String> {
     let connect = async || -> tokio_doca::Result<Option<IpAddr>> {
         let device = Device::open(name)?;
@@ -152,7 +155,7 @@ pub(crate) async fn taken(name: &str) -> std::result::Result<IpAddr, String> {
     }
 }
 
-/// Why the library takes an address, as far as the address itself says it.
+/// Returns the reason why the library uses an address, as far as the address itself shows it.
 pub(crate) fn because(address: &Address) -> String {
     let reach = match address.address {
         it if it.is_loopback() => "loopback",
@@ -172,7 +175,7 @@ pub(crate) fn because(address: &Address) -> String {
 mod tests {
     use super::*;
 
-    /// A folder as the kernel has it, which is deleted at the end.
+    /// A temporary folder laid out as the kernel does, which is deleted at the end.
     struct Class(PathBuf);
 
     impl Class {

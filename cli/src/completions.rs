@@ -1,4 +1,4 @@
-//! `tokio-doca completions`: what a shell completes.
+//! `tokio-doca completions`: prints the completions for a shell.
 
 use clap::CommandFactory;
 use clap_complete::Shell;

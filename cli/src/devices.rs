@@ -1,4 +1,5 @@
-//! `tokio-doca devices`: what can be opened, with links, addresses and representors.
+//! `tokio-doca devices`: lists the devices that can be opened, with links, addresses and
+//! representors.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -21,13 +22,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// All that is printed.
+/// The whole output.
 #[derive(Serialize)]
 struct Report {
     devices: Vec<Row>,
-    /// Why there are no adapters.
+    /// The reason why there are no adapters.
     no_adapters: Option<String>,
-    /// Adapters that the kernel has, and that cannot be opened.
+    /// Adapters that the kernel has but that cannot be opened.
     left_out: Vec<LeftOut>,
 }
 
@@ -43,10 +44,10 @@ struct Row {
     provider: &'static str,
     pci_address: Option<String>,
     function: Option<&'static str>,
-    /// `None` for the software device, which has no link.
+    /// The link, or `None` for the software device, which has none.
     link: Option<Link>,
     addresses: Vec<Address>,
-    /// Why the address that is marked as taken is taken, or why none is.
+    /// The reason why the marked address is used, or why none is.
     address_reason: Option<String>,
     representors: Vec<Rep>,
 }
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result {
     }
 }
 
-/// What kind of function a device is; `None` if it is no PCI function.
+/// Returns the kind of a device's function, or `None` if it is not a PCI function.
 pub(crate) fn function(addr: Option<PciAddr>, function: PciFunction) -> Option<&'static str> {
     addr.map(|_| match function {
         PciFunction::Pf => "PF",
@@ -185,7 +186,8 @@ impl Row {
         ]
     }
 
-    /// What does not fit into a row: the port with its addresses, and the representors.
+    /// Returns the details that do not fit into a row: the port with its addresses, and the
+    /// representors.
     fn details(&self) -> String {
         let mut text = String::new();
         if let Some(link) = &self.link {

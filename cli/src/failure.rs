@@ -1,4 +1,4 @@
-//! How a command ends: its exit code, and one sentence on stderr if it failed.
+//! How a command ends: its exit code, and a sentence on stderr if it failed.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,16 +8,16 @@ use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
-/// Why a command ended early.
+/// The reason why a command ended early.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It failed, for the reason that this sentence says.
+    /// The command failed, with this sentence as the reason.
     Failed(String),
     /// The arguments do not fit the device.
     Usage(String),
-    /// The reader of its output has closed the pipe: it has what it wanted.
+    /// The reader of the output has closed the pipe, because it needs no more.
     Closed,
-    /// It failed, and has printed why.
+    /// The command failed, and has already printed the reason.
     Said,
 }
 
@@ -35,7 +35,7 @@ impl From<tokio_doca::Error> for Failure {
     }
 }
 
-/// The text of an error of the library, without the name of the Rust function that failed.
+/// Returns the text of a library error without the name of the Rust function that failed.
 pub(crate) fn text(error: &tokio_doca::Error) -> String {
     let text = error.to_string();
     let plain = error
@@ -44,8 +44,8 @@ pub(crate) fn text(error: &tokio_doca::Error) -> String {
     without_numbers(plain.unwrap_or(&text))
 }
 
-/// The text of an error of the system, without its number. It names the limit for files if that
-/// made a write fail.
+/// Returns the text of a system error without its number. If the limit for the length of files made
+/// a write fail, the text names that limit.
 pub(crate) fn reason(error: &io::Error) -> String {
     let text = without_numbers(&error.to_string());
     match (error.kind(), getrlimit(Resource::RLIMIT_FSIZE)) {
@@ -57,7 +57,7 @@ pub(crate) fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Drops each ` (os error 2)`, which the words before it say already.
+/// Removes each ` (os error 2)`: the words before it have the same meaning.
 fn without_numbers(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -65,7 +65,7 @@ fn without_numbers(text: &str) -> String {
     rest.fold(first, |text, rest| text + rest)
 }
 
-/// A file's name as a sentence has it: with quotes if it has control characters.
+/// Returns a file's name for use in a sentence: in quotes if it has control characters.
 pub(crate) fn name(path: &Path) -> String {
     let name = path.display().to_string();
     match name.contains(char::is_control) || name.is_empty() {
@@ -74,12 +74,12 @@ pub(crate) fn name(path: &Path) -> String {
     }
 }
 
-/// Joins what was done and the file's name to an error of the system.
+/// Returns a function that adds the failed action and the file's name to a system error.
 pub(crate) fn cannot(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("cannot {what} {}: {}", name(path), reason(&error))
 }
 
-/// Says that a thread of this process has panicked.
+/// Returns the sentence for a thread that has panicked.
 pub(crate) fn panicked(error: tokio::task::JoinError) -> String {
     format!("a thread of this program ended early: {error}")
 }
@@ -90,7 +90,7 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(anstream::stderr(), "{style}tokio-doca:{style:#} {text}");
 }
 
-/// Says why a command failed, and returns the exit code.
+/// Prints why a command failed, and returns the exit code.
 pub(crate) fn exit_code(result: Result) -> ExitCode {
     match result {
         Ok(()) | Err(Failure::Closed) => ExitCode::SUCCESS,
@@ -106,12 +106,12 @@ pub(crate) fn exit_code(result: Result) -> ExitCode {
     }
 }
 
-/// Prints the help or the version that was asked for, or says in one sentence what is wrong with
-/// the arguments.
+/// Prints the help or the version if the arguments ask for it. Otherwise prints in one sentence
+/// what is wrong with the arguments.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A reader that closes the pipe has seen enough.
+            // A failed write is ignored: a reader that closes the pipe has seen enough.
             let _ = error.print();
             ExitCode::SUCCESS
         }
@@ -126,7 +126,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Makes one sentence of clap's paragraphs: what is wrong, its tips, and the usage.
+/// Makes one sentence of clap's paragraphs: the error, its tips, and the usage.
 fn sentence(text: &str) -> String {
     let paragraphs = text.trim().split("\n\n").filter_map(|paragraph| {
         let words: Vec<&str> = paragraph.split_whitespace().collect();

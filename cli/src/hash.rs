@@ -1,7 +1,7 @@
-//! `tokio-doca hash`: prints sums of files as `sha256sum` does.
+//! `tokio-doca hash`: prints digests of files as `sha256sum` does.
 //!
-//! Each file streams through two pooled Bufs: while the device hashes one part, the next is read. A
-//! file of any size takes 2 MiB.
+//! Each file streams through two pooled Bufs: while the device hashes one part, the next part is
+//! read. A file of any size needs 2 MiB.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,9 +19,9 @@ use crate::failure::{Failure, Result, cannot, name, say, text};
 use crate::open;
 use crate::output::print_bytes;
 
-/// A multiple of every algorithm's block: all parts but the last must be.
+/// The size of a part in bytes. All parts but the last must be a multiple of the algorithm's block.
 const PART: usize = 1 << 20;
-/// A device that takes longer for a part is stuck.
+/// A part that takes a device longer than this is stuck.
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
@@ -70,8 +70,8 @@ async fn hash(hasher: &Hasher, path: &Path) -> Result<String> {
     hasher.sum(input, path).await
 }
 
-/// A line of `sha256sum`: a name with a backslash or an end of line is escaped, and the line then
-/// begins with a backslash.
+/// Returns a line of `sha256sum`. If a name contains a backslash or a line break, the name is
+/// escaped, and the line begins with a backslash.
 pub(crate) fn line(sum: &str, path: &Path) -> Vec<u8> {
     let mut escaped = Vec::new();
     for &byte in path.as_os_str().as_bytes() {
@@ -94,20 +94,20 @@ pub(crate) fn line(sum: &str, path: &Path) -> Vec<u8> {
 
 pub(crate) type Input = Box<dyn Read + Send>;
 
-/// Hashes files by a device.
+/// Hashes files with a device.
 pub(crate) struct Hasher {
     pool: BufPool,
     digests: BufPool,
     sha: Sha,
     algorithm: Algorithm,
-    /// Bytes of all parts but the last.
+    /// The size in bytes of all parts but the last.
     part: usize,
 }
 
 impl Hasher {
     pub(crate) fn new(device: &Device, algorithm: Algorithm) -> Result<Hasher> {
         let sha = Sha::builder(device).attach(&WorkQ::builder().build()?)?;
-        // Also says whether the device has this hash.
+        // Opening a session also fails if the device lacks this hash.
         drop(sha.session(algorithm)?);
         let block = algorithm.block_len();
         let most = usize::try_from(sha.caps().max_src_len).unwrap_or(PART);
@@ -123,7 +123,7 @@ impl Hasher {
         })
     }
 
-    /// The sum of what `input` has, in hexadecimal; errors call it `path`.
+    /// Returns the digest of `input` in hexadecimal. Errors name the input `path`.
     pub(crate) async fn sum(&self, input: Input, path: &Path) -> Result<String> {
         let late = |_| {
             let (limit, name) = (LIMIT.as_secs(), name(path));
@@ -138,7 +138,7 @@ impl Hasher {
         let (mut part, mut next) = (self.pool.alloc().await, self.pool.alloc().await);
         let read = |input, buf: &Buf| read(input, buf.clone(), self.part);
         let (mut input, mut full) = read(input, &part).await.map_err(cannot("read", path))?;
-        // Only a part that is not full is surely the last one.
+        // Only a part that is not full is certainly the last one.
         while full {
             let (hashed, filled) =
                 tokio::join!(timeout(LIMIT, session.update(&part)), read(input, &next));
@@ -157,7 +157,8 @@ impl Hasher {
     }
 }
 
-/// Reads until the Buf has `part` bytes, or nothing is left; returns whether it has.
+/// Reads until the Buf has `part` bytes or the input ends. Returns true if the Buf has `part`
+/// bytes.
 async fn read(input: Input, buf: Buf, part: usize) -> io::Result<(Input, bool)> {
     let read = spawn_blocking(move || {
         buf.reset_data_len()?;

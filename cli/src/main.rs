@@ -1,9 +1,9 @@
-//! `tokio-doca`: devices and their capabilities, whether they work, what of the system hinders
-//! them, how fast they are, and files that a device copies and hashes.
+//! `tokio-doca`: lists devices and their capabilities, checks them and the system, measures their
+//! speed, and copies, hashes and sends files with them.
 //!
-//! One file or folder for each command; `send` and `serve` share `transfer`. `failure` says how a
+//! Each command has a file or folder; `send` and `serve` share `transfer`. `failure` defines how a
 //! command ends, `output` prints, `open` finds the device that a name means, `target` is a file
-//! that is written, `about` tells where a command ran, and `system` reads the kernel's files.
+//! that is written, `about` describes where a command ran, and `system` reads the kernel's files.
 
 mod about;
 mod adapters;

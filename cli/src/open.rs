@@ -1,4 +1,4 @@
-//! Which device and which file a command uses, and how a size is written.
+//! Opens the device and the file that a command uses, and parses sizes.
 
 use std::fs::{self, File, Metadata};
 use std::path::Path;
@@ -8,7 +8,7 @@ use tokio_doca::Device;
 
 use crate::failure::{Failure, Result, cannot, name};
 
-/// Opens the device of this name, or the first that copies.
+/// Opens the device with this name. Defaults to the first that copies.
 pub(crate) fn device(name: Option<&str>) -> Result<Device> {
     Ok(match name {
         Some(name) => Device::open(name)?,
@@ -16,7 +16,7 @@ pub(crate) fn device(name: Option<&str>) -> Result<Device> {
     })
 }
 
-/// A runtime of this thread.
+/// Makes a runtime that runs on this thread.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -24,14 +24,14 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     Ok(runtime.map_err(cannot("start", "the runtime".as_ref()))?)
 }
 
-/// A regular file that is open.
+/// A regular file that is open for reading.
 pub(crate) struct Source {
     pub(crate) file: Arc<File>,
     pub(crate) meta: Metadata,
 }
 
-/// Opens a file to copy or send. A pipe is refused before it is opened, which would wait for its
-/// other end.
+/// Opens a file to copy or send. The file's type is checked before, since opening a pipe would wait
+/// for its other end.
 pub(crate) fn source(what: &str, path: &Path) -> Result<Source> {
     let meta = fs::metadata(path).map_err(cannot("read", path))?;
     let kind = match meta.file_type() {
@@ -51,7 +51,7 @@ pub(crate) fn source(what: &str, path: &Path) -> Result<Source> {
     })
 }
 
-/// Reads a size from 1 to `most`: bytes, or a number of KiB, MiB or GiB.
+/// Parses a size from 1 to `most`: a number of bytes, or of KiB, MiB or GiB.
 pub(crate) fn size(text: &str, most: u64) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let bits = match &text[digits.len()..] {

@@ -1,4 +1,4 @@
-//! What is printed on stdout: tables of at most 80 columns, JSON, and lines.
+//! Prints on stdout: tables of at most 80 columns, JSON, and lines.
 
 use std::io::{self, Write};
 
@@ -9,13 +9,13 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Result, reason};
 
-/// Columns of a table, on a terminal or not, so that a pipe sees what a terminal shows.
+/// The width of a table in columns. It is the same for a terminal and a pipe.
 const COLUMNS: u16 = 80;
 
-/// For headings, where the output is a terminal.
+/// The style of headings if the output is a terminal.
 pub(crate) const BOLD: Style = Style::new().bold();
 
-/// Tells a reader that has closed the pipe from an output that cannot be written.
+/// Maps the error of a write: a closed pipe is told apart from an output that cannot be written.
 pub(crate) fn written(result: io::Result<()>) -> Result {
     result.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::Closed,
@@ -23,7 +23,7 @@ pub(crate) fn written(result: io::Result<()>) -> Result {
     })
 }
 
-/// Prints text on stdout. It may have styles, which only a terminal gets to see.
+/// Prints text on stdout. Its styles are shown only on a terminal.
 pub(crate) fn print(text: &str) -> Result {
     let mut out = anstream::stdout().lock();
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
@@ -41,7 +41,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result {
     print_bytes(format!("{text}\n").as_bytes())
 }
 
-/// A bar of bytes on stderr, if that is a terminal.
+/// Makes a progress bar for bytes on stderr, which is shown only if stderr is a terminal.
 pub(crate) fn bar(size: u64, what: &'static str) -> ProgressBar {
     let template = "{msg} {bar:30} {percent:>3} % of {total_bytes}, {bytes_per_sec}, {eta} left";
     let style = ProgressStyle::with_template(template).expect("the template is right");
@@ -54,12 +54,12 @@ pub(crate) fn wrapped(text: &str) -> String {
     indented(text, 0)
 }
 
-/// The same, with `indent` spaces before each line.
+/// Breaks a sentence into lines that begin with `indent` spaces.
 pub(crate) fn indented(text: &str, indent: usize) -> String {
     within(text, indent, COLUMNS.into())
 }
 
-/// The same, in lines that end at `columns`.
+/// Breaks a sentence into lines that begin with `indent` spaces and end at `columns`.
 pub(crate) fn within(text: &str, indent: usize, columns: usize) -> String {
     let margin = " ".repeat(indent);
     let mut lines = margin.clone();

@@ -1,4 +1,5 @@
-//! Signals that end a command, so that it can delete what is half done, and one that must not.
+//! Signals that end a command after it has deleted incomplete files, and SIGXFSZ, which must not
+//! end it.
 
 use std::io;
 
@@ -8,8 +9,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::failure::{Result, cannot};
 use crate::open;
 
-/// Has writes beyond the limit for files (`ulimit -f`) fail, where SIGXFSZ would end the process.
-/// A handler does this, since children would inherit a signal that is ignored.
+/// Makes writes beyond the limit for files (`ulimit -f`) fail, instead of SIGXFSZ ending the
+/// process. Uses a handler, because children would inherit an ignored signal.
 pub(crate) fn outlive_file_limit() -> Result {
     let runtime = open::runtime()?;
     let _inside = runtime.enter();
@@ -21,7 +22,7 @@ pub(crate) fn outlive_file_limit() -> Result {
 pub(crate) struct Signals([Signal; 3]);
 
 impl Signals {
-    /// From now on these signals do not end the process.
+    /// Catches the signals: from now on they do not end the process.
     pub(crate) fn new() -> io::Result<Signals> {
         Ok(Signals([
             signal(SignalKind::interrupt())?,
@@ -30,7 +31,7 @@ impl Signals {
         ]))
     }
 
-    /// Waits for one of them.
+    /// Waits for one of the signals.
     pub(crate) async fn recv(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Reads files of the kernel, of which each is short: a file that is none, or that is long, is
+//! Reads the kernel's files, which are short. A path that is not a regular file and a long file are
 //! refused, so that an odd file neither blocks nor fills the memory.
 
 use std::fs::{self, File};
@@ -7,18 +7,19 @@ use std::path::Path;
 
 use crate::failure::cannot;
 
-/// The longest file that is read, in bytes.
+/// The maximum size of a file that is read, in bytes.
 pub(crate) const LONGEST: u64 = 1 << 20;
 
-/// Returns the bytes of a file, or a sentence that says why it cannot be read.
+/// Returns the bytes of a file, or the reason why it cannot be read, as a sentence.
 pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, String> {
     bytes_within(path, LONGEST)
 }
 
-/// The same of a file of at most `longest` bytes, which are some MiB.
+/// Returns the bytes of a file of at most `longest` bytes, or why it cannot be read. `longest` is
+/// some MiB at most.
 pub(crate) fn bytes_within(path: &Path, longest: u64) -> Result<Vec<u8>, String> {
     let cannot = cannot("read", path);
-    // A pipe would block the open.
+    // Checked before the open, which would block on a pipe.
     if !fs::metadata(path).map_err(&cannot)?.is_file() {
         return Err(format!("{} is not a regular file", path.display()));
     }
@@ -37,7 +38,7 @@ pub(crate) fn bytes_within(path: &Path, longest: u64) -> Result<Vec<u8>, String>
     }
 }
 
-/// Returns the text of a file without white space at its ends.
+/// Returns the text of a file without white space at either end.
 pub(crate) fn text(path: &Path) -> Result<String, String> {
     let text = String::from_utf8(bytes(path)?);
     let text = text.map_err(|_| format!("{} is not UTF-8", path.display()))?;

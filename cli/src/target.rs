@@ -1,5 +1,5 @@
-//! The file that `copy`, `serve` or `bench` writes: it is written under another name, and takes its
-//! own name when it is whole.
+//! The file that `copy`, `serve` or `bench` writes. It is written under a temporary name, and gets
+//! its own name when it is complete.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::ErrorKind;
@@ -11,22 +11,22 @@ use std::sync::Arc;
 use crate::failure::{Failure, Result, cannot, name};
 
 pub(crate) struct Target {
-    /// DST, or the file that a link of this name leads to.
+    /// The path of DST, or of the file that a link at DST leads to.
     pub(crate) dst: PathBuf,
     pub(crate) file: Arc<File>,
-    /// Where it is until it is whole; `None` once it is DST.
+    /// The path of the temporary file, or `None` once the file is DST.
     temporary: Option<PathBuf>,
     existing: Existing,
 }
 
-/// What becomes of a file that has the name already.
+/// Says what happens if DST exists.
 #[derive(Clone, Copy, PartialEq)]
 enum Existing {
-    /// It is replaced.
+    /// The existing file is replaced.
     Replaced,
-    /// It is refused; the way out is `--force`.
+    /// An existing file is an error; the user can replace it by `--force`.
     Refused,
-    /// It is refused, and a file system that cannot tell at the end is refused as well.
+    /// An existing file is an error, and so is a file system that cannot detect one at the end.
     Kept,
 }
 
@@ -37,7 +37,7 @@ impl Target {
         Target::replacing(dst, src.mode() & 0o777, force)
     }
 
-    /// Creates the temporary file of a DST that is made here.
+    /// Creates the temporary file of a DST that is generated and not copied from a file.
     pub(crate) fn create_made(dst: &Path, force: bool) -> Result<Target> {
         check(dst, None, force)?;
         Target::replacing(dst, 0o666, force)
@@ -48,7 +48,7 @@ impl Target {
             true => Existing::Replaced,
             false => Existing::Refused,
         };
-        // What a link leads to is replaced, and not the link.
+        // With `force`, a link stays and the file that it leads to is replaced.
         let dst = match force {
             true => fs::canonicalize(dst).unwrap_or_else(|_| dst.to_owned()),
             false => dst.to_owned(),
@@ -56,7 +56,8 @@ impl Target {
         Target::begin(dst, mode, existing)
     }
 
-    /// Creates the temporary file of a DST that never replaces another file, for its owner alone.
+    /// Creates the temporary file of a DST that never replaces another file. Only the owner can
+    /// access it.
     pub(crate) fn create_new(dst: PathBuf) -> Result<Target> {
         if fs::symlink_metadata(&dst).is_ok() {
             return Err(exists(&dst, Existing::Kept));
@@ -79,13 +80,13 @@ impl Target {
         let Some(temporary) = &self.temporary else {
             return Ok(());
         };
-        // A link fails if DST has come meanwhile; a rename would replace it.
+        // A hard link fails if DST has appeared meanwhile; a rename would replace that file.
         let linked = match self.existing {
             Existing::Replaced => None,
             _ => Some(fs::hard_link(temporary, &self.dst)),
         };
         match linked {
-            // The other name goes when `self` is dropped.
+            // The temporary name is removed when `self` is dropped.
             Some(Ok(())) => return Ok(()),
             Some(Err(error)) if error.kind() == ErrorKind::AlreadyExists => {
                 return Err(exists(&self.dst, self.existing));
@@ -93,7 +94,7 @@ impl Target {
             Some(Err(error)) if self.existing == Existing::Kept => {
                 return Err(cannot("link", &self.dst)(error).into());
             }
-            // Replacing was asked for, or the file system has no hard links.
+            // The user wants to replace the file, or the file system has no hard links.
             _ => {}
         }
         fs::rename(temporary, &self.dst).map_err(cannot("write", &self.dst))?;
@@ -118,11 +119,11 @@ fn exists(dst: &Path, existing: Existing) -> Failure {
     })
 }
 
-/// Refuses a DST that is SRC, that is no file, or that exists.
+/// Refuses a DST that is SRC, that is not a regular file, or that exists, unless `force` is set.
 fn check(dst: &Path, src: Option<&Metadata>, force: bool) -> Result {
     let meta = match fs::metadata(dst) {
         Ok(meta) => meta,
-        // A link that leads nowhere is there all the same.
+        // A link that leads nowhere exists nevertheless.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return match fs::symlink_metadata(dst).is_ok() && !force {
                 true => Err(exists(dst, Existing::Refused)),
@@ -150,7 +151,7 @@ fn check(dst: &Path, src: Option<&Metadata>, force: bool) -> Result {
     }
 }
 
-/// Creates a file of a name that no other has, in the folder of DST.
+/// Creates a file with an unused name in the folder of DST.
 fn temporary(dst: &Path, mode: u32) -> Result<(File, PathBuf)> {
     let mut number = 0;
     loop {

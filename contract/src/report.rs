@@ -67,8 +67,8 @@ pub struct SelfTest {
 pub struct Outcome {
     /// The kind of job that was tried: `copies`, `SHA-256 in parts`, `rdma`, and so on.
     pub subject: String,
-    /// The name of the check, which is that of a function of this module. If the device lacks what
-    /// was tried, this is the name of the check that tells so.
+    /// The name of the check: that of a function of this crate, or `attach` if the device lacks the
+    /// kind of job that was tried.
     pub check: &'static str,
     /// The verdict of the check.
     pub verdict: Verdict,

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result {
     }
 }
 
-/// What is told of one kind of context. Without rows the device has no such context.
+/// The capabilities of one kind of context. Without rows the device has no such context.
 struct Section {
     key: &'static str,
     title: &'static str,
@@ -90,13 +90,13 @@ impl Report {
     }
 }
 
-/// Rows of words and value, one below the other.
+/// Returns one line for each row, with its words and its value.
 fn lines(rows: &[Row]) -> String {
     let line = |Row(_, words, value): &Row| format!("  {words:<34}{}\n", value.text());
     rows.iter().map(line).collect()
 }
 
-/// Rows as an object of JSON.
+/// Serializes rows as one JSON object.
 struct Object<'a>(&'a [Row]);
 
 impl Serialize for Object<'_> {
@@ -106,7 +106,7 @@ impl Serialize for Object<'_> {
 }
 
 impl Serialize for Report {
-    /// An object for each kind of context, null if the device has none.
+    /// Serializes an object for each kind of context, and null if the device lacks that kind.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for Row(key, _, value) in &self.general {

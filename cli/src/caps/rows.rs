@@ -1,4 +1,4 @@
-//! What is told of a device, and of each kind of context that it has.
+//! The rows that describe a device, and each kind of context that it has.
 
 use tokio_doca::device::{
     AccelCaps, Caps, CrcCaps, DevInfo, DmaCaps, JobKind, RdmaCaps, RdmaKind, RepFilter, ShaCaps,
@@ -21,7 +21,7 @@ fn bytes(key: &'static str, words: &'static str, bytes: u64) -> Row {
     Row(key, words, Value::Bytes(bytes))
 }
 
-/// `None` if there is no such thing.
+/// Makes a row with an optional text.
 fn text(key: &'static str, words: &'static str, text: Option<String>) -> Row {
     Row(key, words, text.map_or(Value::None, Value::Text))
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// A value, which JSON has as it is, and a person reads with its unit.
+/// A value. JSON has it as it is; the text for people adds the unit.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(super) enum Value {
@@ -39,10 +39,10 @@ impl Value {
     }
 }
 
-/// A count of 32 bits that nothing reaches.
+/// A 32-bit count with this value means that there is no limit.
 const NO_LIMIT: u64 = u32::MAX as u64;
 
-/// A number with commas between thousands.
+/// Returns a number with commas between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -55,7 +55,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// A number of bytes, with the largest binary unit that it is a multiple of.
+/// Returns a number of bytes in the largest binary unit that it is a multiple of.
 fn bytes_text(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units

@@ -1,5 +1,5 @@
 //! `tokio-doca check`: tries every operation of a device, by the self-test of the contract suite.
-//! With `--peer` it tries the connection to another host, where `check serve` runs (`peer`).
+//! With `--peer` it tries the connection to another host that runs `check serve` (`peer`).
 
 mod peer;
 mod report;
@@ -79,7 +79,7 @@ fn of_device(args: &Args) -> Result {
     )
 }
 
-/// Prints a report, and fails if a check did.
+/// Prints a report, and fails if one of its checks failed.
 fn finish(report: &Report, json: bool) -> Result {
     match json {
         true => print_json(report)?,
@@ -90,15 +90,15 @@ fn finish(report: &Report, json: bool) -> Result {
         .map_or(Ok(()), |why| Err(Failure::Failed(why)))
 }
 
-/// What the thread of the checks tells.
+/// A message from the thread that runs the checks.
 enum Step {
-    /// The check of this name begins.
+    /// The check with this name begins.
     Begun(String),
     Ended(Outcome),
 }
 
-/// Runs the checks, and returns their rows. After a signal these are the rows of the checks that
-/// have ended.
+/// Runs the checks, and returns their rows. If a signal interrupts them, returns the rows of the
+/// checks that have ended.
 async fn rows(test: SelfTest) -> Result<Vec<Row>> {
     let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
     let bar = bar(test.len() as u64);
@@ -121,11 +121,13 @@ async fn rows(test: SelfTest) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Starts a thread that runs the checks, each of which blocks. The process does not wait for it.
+/// Starts a thread that runs the checks one after the other. The process does not wait for the
+/// thread.
 fn steps(mut test: SelfTest) -> Result<UnboundedReceiver<Step>> {
     let main = thread::current().id();
     let usual = panic::take_hook();
-    // A check that fails panics on a thread of its own; its row says why.
+    // A check that fails panics on a thread of its own. Its row has the reason, so nothing is
+    // printed here.
     panic::set_hook(Box::new(move |info| {
         if thread::current().id() == main {
             usual(info);
@@ -149,7 +151,7 @@ fn steps(mut test: SelfTest) -> Result<UnboundedReceiver<Step>> {
     Ok(steps)
 }
 
-/// A line on stderr, if that is a terminal.
+/// Makes a progress line on stderr, which is shown only if stderr is a terminal.
 fn bar(checks: u64) -> ProgressBar {
     let template = "checking {pos:>3} of {len} {wide_msg}";
     let style = ProgressStyle::with_template(template).expect("the template is right");

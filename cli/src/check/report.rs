@@ -1,4 +1,4 @@
-//! All that a run has found: its rows and their counts.
+//! The result of a run: its rows and their counts.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ pub(super) struct Report {
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Summary {
-    /// All checks of the device.
+    /// The number of all checks of the device.
     pub(super) checks: usize,
     pub(super) passed: usize,
     pub(super) not_supported: usize,
     pub(super) failed: usize,
-    /// The checks that a signal has left out.
+    /// The number of checks that a signal has left out.
     pub(super) not_run: usize,
     #[serde(rename = "seconds", serialize_with = "seconds")]
     pub(super) took: Duration,
@@ -52,7 +52,7 @@ impl Report {
         self.rows.iter().filter(|row| row.state == State::Failed)
     }
 
-    /// Returns the sentence with which the command fails, unless everything is well.
+    /// Returns the sentence with which the command fails, or `None` if all is well.
     pub(super) fn failure(&self) -> Option<String> {
         let Summary {
             checks,

@@ -1,16 +1,16 @@
-//! One check: what was tried, what was found, and how long it took.
+//! One check: its subject, its result, and how long it took.
 
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use tokio_doca_contract::{Outcome, Verdict};
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
     Passed,
-    /// The device says that it lacks what the check is about.
+    /// The device declares that it lacks the feature that the check needs.
     NotSupported,
     Failed,
 }
@@ -19,14 +19,14 @@ pub(super) enum State {
 pub(super) struct Row {
     /// The kind of operation, as `caps` names it.
     pub(super) group: String,
-    /// What was tried, such as `SHA-1 in parts`.
+    /// The subject of the check, such as `SHA-1 in parts`.
     pub(super) subject: String,
-    /// The check's name, which is that of a function of `tokio-doca-contract`.
+    /// The check's name, which is that of a function in `tokio-doca-contract`.
     pub(super) check: String,
     pub(super) state: State,
-    /// Why the device lacks it, or why it failed, in a sentence.
+    /// The reason why the device lacks the feature or why the check failed, as a sentence.
     pub(super) why: Option<String>,
-    /// What a check that passed has measured.
+    /// The result that a passed check has measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) found: Option<String>,
     #[serde(rename = "seconds", serialize_with = "seconds")]
@@ -60,7 +60,7 @@ pub(super) fn seconds<S: Serializer>(took: &Duration, to: S) -> Result<S::Ok, S:
     to.serialize_f64(took.as_micros() as f64 / 1e6)
 }
 
-/// The name of a check as people write it.
+/// Returns the name of a check with spaces for underscores.
 pub(super) fn words(check: &str) -> String {
     check.replace('_', " ")
 }
@@ -77,8 +77,9 @@ fn group(subject: &str) -> &str {
     }
 }
 
-/// Makes one line of a panic's text or an error's: without the words of `assert_eq!` before it, the
-/// name of the Rust function that failed, and the field of the library that says more.
+/// Makes one line of the text of a panic or an error. Drops the words of `assert_eq!` before the
+/// text, the name of the Rust function that failed, and the library's reference to
+/// `DevInfo::caps()`.
 fn sentence(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let text = lines.join(", ");

@@ -1,5 +1,5 @@
-//! A report as people read it, in 80 columns: a row for each check and verdict of a group, the
-//! counts, and a block of Markdown that is pasted into a report of a bug.
+//! A report for people, in 80 columns: a row for each check and verdict of a group, the counts, and
+//! a block of Markdown to paste into a bug report.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::report::{Report, Summary};
 use super::row::{Row, State, words};
 use crate::output::{BOLD, indented, within};
 
-/// The columns before what a check says, and before its time.
+/// The columns at which a check's text and its time begin.
 const SAID: usize = 17;
 const TIME: usize = 70;
 
@@ -55,7 +55,7 @@ impl Summary {
     }
 }
 
-/// The name of a check, and what it says. That a context is refused says enough without a name.
+/// Returns the name of a check and its text. The refusal of a context needs no name.
 fn said(row: &Row) -> String {
     let name = words(&row.check);
     match row.why.as_ref().or(row.found.as_ref()) {
@@ -65,8 +65,8 @@ fn said(row: &Row) -> String {
     }
 }
 
-/// The checks of one kind of operation. Those of several subjects with the same verdict share a
-/// row, which has the sum of their times.
+/// Returns the rows for one kind of operation. Checks of several subjects with the same verdict
+/// share a row, with the sum of their times.
 fn group(rows: &[Row]) -> String {
     let mut subjects: Vec<&str> = rows.iter().map(|row| &*row.subject).collect();
     subjects.dedup();
@@ -90,7 +90,7 @@ fn group(rows: &[Row]) -> String {
     text
 }
 
-/// A row: the verdict, the name of the check, what it says if it has not passed, and the time.
+/// Returns a row: the verdict, the name of the check, its text if it has one, and the time.
 fn line(alike: &[&Row], subjects: usize) -> String {
     let row = alike[0];
     let (word, color) = match row.state {
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// What is printed of rows, of a run that had `checks` to make.
+    /// Returns the report and its text for the rows of a run that had `checks` to make.
     fn text(rows: Vec<Row>, checks: usize) -> (Report, String) {
         let about = About {
             version: "1.2.3",

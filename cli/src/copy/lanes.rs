@@ -1,5 +1,6 @@
-//! Lanes that copy chunks of a file: each takes the next chunk, reads it into a pooled Buf, has the
-//! device copy it to another one, and writes that. So reading, copying and writing overlap.
+//! Lanes that copy chunks of a file. Each lane takes the next chunk, reads it into a pooled Buf,
+//! has the device copy it to another Buf, and writes that one. So reading, copying and writing
+//! overlap.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -19,11 +20,11 @@ use crate::failure::{Result, cannot, panicked, text};
 use crate::target::Target;
 
 const LANES: usize = 8;
-/// Memory of all lanes together, unless one chunk takes more.
+/// The memory of all lanes together, in bytes. A single chunk may need more.
 const MEMORY: usize = 64 << 20;
-/// Pools have pieces of whole pages.
+/// Elements of the pool consist of whole pages.
 const PAGE: usize = 4096;
-/// A device that takes longer for a chunk is stuck.
+/// A chunk that takes a device longer than this is stuck.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Copies `size` bytes.
@@ -70,12 +71,12 @@ pub(super) async fn copy(
         }
         Ok(())
     };
-    // A lane has two pieces at once, and takes both before it waits for anything else.
+    // Each lane holds two Bufs at a time, and takes both before it waits for anything else.
     try_join_all((0..lanes).map(|_| lane())).await?;
     Ok(())
 }
 
-/// Says that SRC has got shorter, if that is it.
+/// If a read failed because SRC has become shorter, says so.
 fn short(src: &Path) -> impl Fn(io::Error) -> String {
     move |error| match error.kind() {
         io::ErrorKind::UnexpectedEof => {

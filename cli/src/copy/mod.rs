@@ -1,7 +1,7 @@
 //! `tokio-doca copy`: copies a file by a DMA context.
 //!
-//! The bytes go to a temporary file beside DST, which takes DST's name at the end: DST is a whole
-//! copy, or it is what it was.
+//! The bytes go to a temporary file beside DST, which gets DST's name at the end. So DST is either
+//! a complete copy or unchanged.
 
 mod lanes;
 mod verify;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result {
     let src = open::source("copy", &args.src)?;
     let runtime = open::runtime()?;
     let result = runtime.block_on(async {
-        // First, so that no signal leaves the temporary file behind.
+        // Signals are caught first, so that none leaves the temporary file behind.
         let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
         let target = Target::create(&args.dst, &src.meta, args.force)?;
         tokio::select! {
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result {
             }
         }
     });
-    // A thread may be at a long read or write, whose end no one needs.
+    // A thread may be in a long read or write, for which there is no need to wait.
     runtime.shutdown_background();
     match result? {
         Some(line) => print_bytes(&line),
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result {
     }
 }
 
-/// Copies, and returns the line of the sum if it is wanted.
+/// Copies the file. Returns the line with its SHA-256 if `--hash` asks for it.
 async fn copy(
     args: &Args,
     device: &Device,
@@ -86,7 +86,7 @@ async fn copy(
     bar.finish_and_clear();
     let took = begun.elapsed();
     let (file, dst) = (Arc::clone(&target.file), args.dst.clone());
-    // A full disk may say so only now.
+    // A full disk may be reported only at this point.
     let synced = spawn_blocking(move || file.sync_all()).await;
     synced.map_err(panicked)?.map_err(cannot("write", &dst))?;
     if args.verify {
@@ -119,7 +119,8 @@ async fn copy(
     Ok(sum)
 }
 
-/// The bytes of a job: what was asked for, unless the device refuses it, or 1 MiB at most.
+/// Returns the size of a job in bytes: the given size, or at most 1 MiB. Fails if the given size is
+/// too large for the device.
 fn chunk(asked: Option<u64>, device: &Device) -> Result<usize> {
     let info = device.info();
     let most = info.caps().dma.as_ref().map_or(0, |dma| dma.max_buf_size);
@@ -148,7 +149,7 @@ fn size(text: &str) -> Result<u64, String> {
     open::size(text, MOST).ok_or_else(|| "write 1 to 1G, for example 64K, 1M or 4096".to_owned())
 }
 
-/// The largest chunk.
+/// The maximum chunk size in bytes.
 const MOST: u64 = 1 << 30;
 
 #[cfg(test)]

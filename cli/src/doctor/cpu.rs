@@ -1,9 +1,10 @@
-//! CPUs, those that the scheduler leaves alone, and the clock.
+//! Checks of the CPUs, the CPUs that the scheduler leaves alone, and the clock.
 
 use super::row::{Finding, Found};
 use super::view::View;
 
-/// How many CPUs a list of the kernel has, such as `0-3,8`. `None` if it is no such list.
+/// Returns the number of CPUs in a list of the kernel, such as `0-3,8`. Returns `None` if the text
+/// is not such a list.
 fn count(list: &str) -> Option<u64> {
     let mut count: u64 = 0;
     for part in list.split(',') {
@@ -42,7 +43,7 @@ pub(super) fn isolated(view: &View) -> Found {
     ))
 }
 
-/// Clocks that a program reads without a system call.
+/// Clock sources that a program can read without a system call.
 const FAST: [&str; 5] = [
     "tsc",
     "kvm-clock",

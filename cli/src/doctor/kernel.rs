@@ -1,11 +1,11 @@
-//! The kernel's version, what it lacks by its version, and namespaces.
+//! Checks of the kernel's version, the features that it lacks, and namespaces.
 
 use super::row::{Finding, Found};
 use super::view::{View, few};
 
 const RELEASE: &str = "proc/sys/kernel/osrelease";
 
-/// The first two numbers of a release such as `6.12.4-amd64`.
+/// Returns the first two numbers of a release such as `6.12.4-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|it: char| !it.is_ascii_digit());
     let mut next = || numbers.next()?.parse().ok();
@@ -24,7 +24,7 @@ pub(super) fn kernel(view: &View) -> Found {
     if version >= (5, 12) {
         return Ok(Finding::ok(text));
     }
-    // An environment that cannot be read has no such variable, for all that is known.
+    // If the environment cannot be read, the variable is taken as not set.
     let environment = view.lossy("proc/self/environ").unwrap_or_default();
     let mut variables = environment.split('\0');
     if variables.any(|it| it.starts_with("RDMAV_FORK_SAFE=")) {
@@ -39,7 +39,8 @@ pub(super) fn kernel(view: &View) -> Found {
     .or_problem(view.has_adapter()))
 }
 
-/// What kernels before a version lack, and what the library does without it.
+/// Features by the kernel version that introduced them, with the effect on the library without
+/// each.
 const FEATURES: [((u32, u32), &str, &str); 3] = [
     (
         (5, 14),
@@ -77,7 +78,7 @@ pub(super) fn features(view: &View) -> Found {
     ))
 }
 
-/// The first pid namespace of a system.
+/// The first pid namespace of a system, as the kernel names it.
 const FIRST_PIDS: &str = "pid:[4026531836]";
 
 pub(super) fn namespaces(view: &View) -> Found {

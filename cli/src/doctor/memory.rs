@@ -1,4 +1,4 @@
-//! Memory: how much may be locked, huge pages, `/dev/shm`, and memfds.
+//! Checks of memory: the limit for locked memory, huge pages, `/dev/shm`, and memfds.
 
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -7,14 +7,14 @@ use nix::sys::statvfs::statvfs;
 use super::row::{Finding, Found};
 use super::view::{View, few, size};
 
-/// Bytes of a stream's memory by the defaults of `StreamOptions`, of which a part has as many as
-/// fit into 8 MiB.
+/// The bytes of a stream's memory with the default `StreamOptions`, and those of one part, which
+/// has as many streams as fit into 8 MiB.
 pub(super) const STREAM: u64 = 17 * 32832 + 128;
 const FIRST: u64 = STREAM * ((8 << 20) / STREAM);
 const CONNECTIONS: u64 = 64;
 const ALL: u64 = STREAM * CONNECTIONS;
 
-/// Twice as much, which has room for queues and for memory of the program.
+/// Twice `ALL`, which leaves memory for queues and for the program.
 const ENOUGH: u64 = ALL.next_multiple_of(1 << 20) * 2;
 
 /// The number of the capability CAP_IPC_LOCK.
@@ -44,7 +44,7 @@ pub(super) fn memlock(view: &View) -> Found {
     );
     let caps = view.status("CapEff").unwrap_or_default();
     let caps = u64::from_str_radix(&caps, 16).unwrap_or_default();
-    // In a user namespace of a container the capability does not count.
+    // In a user namespace of a container, the capability does not apply.
     if caps >> IPC_LOCK & 1 == 1 && view.is_first_user_namespace() == Ok(true) {
         return Ok(Finding::ok(format!(
             "{found}; CAP_IPC_LOCK lifts the limit for this process"
@@ -101,11 +101,11 @@ pub(super) fn huge_pages(view: &View) -> Found {
     ))
 }
 
-/// What Docker gives a container.
+/// The size of `/dev/shm` that Docker gives a container, in bytes.
 const SMALL: u64 = 64 << 20;
 
-/// The size of `/dev/shm`, from the mount that covers all others. `None` if nothing is mounted
-/// there, or if the mount has no size of its own.
+/// Returns the options of the topmost mount of `/dev/shm`, which have its size. Returns `None` if
+/// nothing is mounted there.
 fn shm_of(mounts: &str) -> Option<&str> {
     let on = |line: &&str| line.split(' ').nth(4) == Some("/dev/shm");
     let mount = mounts.lines().rev().find(on)?;
@@ -162,7 +162,7 @@ pub(super) fn memfd(view: &View) -> Found {
         _ => return Err(view.odd("proc/self/status", "a mode of seccomp that is 0 or 2")),
     };
     if view.live {
-        // As the library makes them.
+        // Uses the same flags as the library.
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let tried = memfd_create(c"tokio-doca-doctor", flags);
         return Ok(memfd_of(tried.map(drop), filtered));
@@ -173,7 +173,7 @@ pub(super) fn memfd(view: &View) -> Found {
     })
 }
 
-/// What it means that the kernel makes a memfd, or does not.
+/// Returns the finding for the result of an attempt to make a memfd.
 fn memfd_of(tried: Result<(), Errno>, filtered: &str) -> Finding {
     let Err(errno) = tried else {
         return Finding::ok(format!("permitted; {filtered}"));

@@ -1,7 +1,8 @@
-//! `tokio-doca doctor`: what of this system keeps the library, or its adapters, from working well.
+//! `tokio-doca doctor`: finds what in this system keeps the library or its adapters from working
+//! well.
 //!
 //! A check is a function of a [`View`], which reads files below a root. Only without `--root` may a
-//! check ask the running system for what no file says.
+//! check also ask the running system for information that is in no file.
 
 mod cpu;
 mod kernel;
@@ -29,7 +30,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The name of a row, and what finds it out.
+/// The name of a row, and the function that checks it.
 type Check = (&'static str, fn(&View) -> Found);
 
 const CHECKS: [Check; 16] = [
@@ -51,7 +52,7 @@ const CHECKS: [Check; 16] = [
     ("memfd_create", memory::memfd),
 ];
 
-/// All that is printed.
+/// The whole output.
 #[derive(Serialize)]
 struct Report {
     rows: Vec<Row>,
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result {
 }
 
 impl Report {
-    /// The names of the rows in a state.
+    /// Returns the names of the rows with this state.
     fn named(&self, state: State) -> Vec<&str> {
         let rows = self.rows.iter().filter(|row| row.finding.state == state);
         rows.map(|row| row.name).collect()

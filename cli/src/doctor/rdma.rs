@@ -1,4 +1,4 @@
-//! RDMA: modules, devices, their files, ports, and addresses.
+//! Checks of RDMA: modules, devices, their files, ports, and addresses.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::adapters::{self, Address, CLASS, Link};
 
 const FILES: &str = "sys/class/infiniband_verbs";
 
-/// Drivers of adapters, and the two that need none.
+/// The drivers of adapters, and two software drivers that need no adapter.
 const DRIVERS: [&str; 12] = [
     "mlx5_ib",
     "mlx4_ib",
@@ -28,7 +28,7 @@ const DRIVERS: [&str; 12] = [
 
 pub(super) fn modules(view: &View) -> Found {
     let mut loaded = view.names("sys/module")?;
-    // Modules that are part of the kernel are in no list.
+    // Modules that are built into the kernel are not listed.
     let text = view.text("proc/modules").unwrap_or_default();
     loaded.extend(text.lines().filter_map(|line| {
         let name = line.split_whitespace().next()?;
@@ -116,7 +116,7 @@ pub(super) fn files(view: &View) -> Found {
     .or_problem(faults.len() == names.len()))
 }
 
-/// A port of an adapter, by the name that `Device::open` takes.
+/// A port of an adapter, with the name that `Device::open` accepts.
 struct Port {
     name: String,
     link: Link,
@@ -147,14 +147,14 @@ impl Port {
         self.link.state == "active"
     }
 
-    /// Active ports of Ethernet, whose addresses are those of network interfaces.
+    /// Returns the active Ethernet ports, whose addresses are those of network interfaces.
     fn ethernet(view: &View) -> Result<Vec<Port>, String> {
         let mut ports = Port::all(view)?;
         ports.retain(|port| port.is_active() && port.link.layer == "Ethernet");
         Ok(ports)
     }
 
-    /// The network interface, or a word for it.
+    /// Returns the name of the network interface, or a placeholder for it.
     fn interface(&self) -> &str {
         let mut names = self
             .addresses
@@ -164,7 +164,7 @@ impl Port {
     }
 }
 
-/// What the rows of ports say if there is none.
+/// The text of a row about ports if there are none.
 const NO_PORT: &str = "no port";
 const NO_ETHERNET: &str = "no active port of Ethernet";
 
@@ -191,7 +191,7 @@ pub(super) fn ports(view: &View) -> Found {
     Ok(Finding::note(found, means, mend).or_problem(is_problem))
 }
 
-/// How far packets from an address go: past the next router, or not.
+/// Returns true if packets from an address can pass a router.
 fn is_routed(address: IpAddr) -> bool {
     !match address {
         IpAddr::V4(it) => it.is_link_local() || it.is_loopback(),
@@ -209,7 +209,7 @@ pub(super) fn addresses(view: &View) -> Found {
     for port in &ports {
         let routed = port.addresses.iter().map(|it| it.address);
         let mut routed: Vec<IpAddr> = routed.filter(|it| is_routed(*it)).collect();
-        // Each is there for RoCE v1 and v2.
+        // Each address is listed for RoCE v1 and for v2.
         routed.dedup();
         let name = &port.name;
         if routed.is_empty() {
@@ -240,8 +240,8 @@ struct Here {
 }
 
 impl Here {
-    /// Whether an address of a port is one of this namespace. A name such as `eth0` may be that of
-    /// another namespace, too, so addresses that are known decide.
+    /// Returns true if an address of a port is in this namespace. Known addresses decide, because
+    /// another namespace may have an interface of the same name, such as `eth0`.
     fn has(&self, address: &Address) -> bool {
         let known = match address.address {
             IpAddr::V4(_) => &self.ipv4,
@@ -249,7 +249,7 @@ impl Here {
         };
         let interface = address.interface.as_ref();
         let by_name = interface.is_none_or(|name| self.interfaces.contains(name));
-        // The link-local address of a port need not be that of its interface.
+        // The link-local address of a port may differ from that of its interface.
         let by_address = match known {
             Some(known) if is_routed(address.address) => known.contains(&address.address),
             _ => true,

@@ -1,4 +1,4 @@
-//! What a check has found, and what each row prints.
+//! The finding of a check, and the text that each row prints.
 
 use std::fmt::Write;
 
@@ -11,11 +11,11 @@ use crate::output::indented;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
-    /// Nothing is to be done.
+    /// Nothing needs to be done.
     Ok,
-    /// Advice, or something that could not be found out.
+    /// Advice, or a fact that could not be determined.
     Note,
-    /// The library, or its adapters, cannot work so.
+    /// The library or its adapters cannot work in this state.
     Problem,
 }
 
@@ -29,18 +29,18 @@ impl State {
     }
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) state: State,
     pub(super) found: String,
-    /// What this means for programs that use the library.
+    /// The consequence for programs that use the library.
     pub(super) means: Option<String>,
-    /// The command that mends it.
+    /// The command that fixes it.
     pub(super) mend: Option<String>,
 }
 
-/// A finding, or why a check could not find anything out.
+/// A finding, or the reason why a check could not find anything out.
 pub(super) type Found = Result<Finding, String>;
 
 impl Finding {
@@ -66,7 +66,7 @@ impl Finding {
         }
     }
 
-    /// Makes a problem of a note if `is_problem` is set.
+    /// Turns a note into a problem if `is_problem` is set.
     pub(super) fn or_problem(self, is_problem: bool) -> Finding {
         match is_problem {
             true => Finding {
@@ -77,7 +77,7 @@ impl Finding {
         }
     }
 
-    /// A note without advice.
+    /// Makes a note without advice.
     pub(super) fn open(found: impl Into<String>) -> Finding {
         Finding {
             state: State::Note,
@@ -85,13 +85,13 @@ impl Finding {
         }
     }
 
-    /// For what no file says, if `--root` forbids to ask the system.
+    /// Makes a finding for information that is in no file, if `--root` forbids asking the system.
     pub(super) fn not_asked(what: &str) -> Finding {
         Finding::open(format!("{what}not asked: --root"))
     }
 }
 
-/// The columns before what was found, and before what it means.
+/// The columns at which the finding and its meaning begin.
 const FOUND: usize = 28;
 const MEANS: usize = 9;
 

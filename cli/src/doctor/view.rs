@@ -1,5 +1,5 @@
-//! A system as its files below a root show it. A path that a check says begins with the name of a
-//! folder of the root, such as `proc/self/limits`.
+//! A system as described by the files below a root. A path in a check begins with the name of a
+//! folder in the root, such as `proc/self/limits`.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,7 +11,8 @@ use crate::{adapters, system};
 
 pub(super) struct View {
     root: PathBuf,
-    /// The root is that of the running system, which may be asked for more than files say.
+    /// True if the root is that of the running system, which can be asked for more than its files
+    /// say.
     pub(super) live: bool,
 }
 
@@ -47,7 +48,7 @@ impl View {
         system::text(&self.path(path))
     }
 
-    /// The text of a file that may have names in any encoding.
+    /// Returns the text of a file that may contain names in any encoding.
     pub(super) fn lossy(&self, path: &str) -> Result<String, String> {
         let bytes = system::bytes(&self.path(path))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -58,13 +59,13 @@ impl View {
         text.parse().map_err(|_| self.odd(path, "a number"))
     }
 
-    /// The sentence for a file that does not have what it should have.
+    /// Returns the sentence for a file whose contents are not as expected.
     pub(super) fn odd(&self, path: &str, what: &str) -> String {
         format!("{} does not have {what}", name(&self.path(path)))
     }
 
-    /// The names of a folder's entries, in order. A folder that is missing has none, if the folder
-    /// that it belongs to is there.
+    /// Returns the names of a folder's entries, sorted. If the folder is missing but its parent
+    /// exists, returns no names.
     pub(super) fn names(&self, path: &str) -> Result<Vec<String>, String> {
         let folder = self.path(path);
         match fs::read_dir(&folder) {
@@ -78,7 +79,7 @@ impl View {
         }
     }
 
-    /// The value of a line `Key:  value` of `/proc/self/status`.
+    /// Returns the value of a line `Key:  value` in `/proc/self/status`.
     pub(super) fn status(&self, key: &str) -> Result<String, String> {
         const STATUS: &str = "proc/self/status";
         let text = self.lossy(STATUS)?;
@@ -89,36 +90,36 @@ impl View {
         value.ok_or_else(|| self.odd(STATUS, &format!("a line {key}")))
     }
 
-    /// Returns true if this user namespace is the first one of the system, whose capabilities
-    /// count for what the kernel does for all.
+    /// Returns true if this is the first user namespace of the system. Only there do capabilities
+    /// apply to the system as a whole.
     pub(super) fn is_first_user_namespace(&self) -> Result<bool, String> {
         let map = self.text("proc/self/uid_map")?;
         Ok(map.split_whitespace().eq(["0", "0", "4294967295"]))
     }
 
-    /// The names of RDMA devices.
+    /// Returns the names of the RDMA devices.
     pub(super) fn adapters(&self) -> Result<Vec<String>, String> {
         self.names(adapters::CLASS)
     }
 
-    /// Returns true if there is an RDMA device: what adapters need matters.
+    /// Returns true if there is an RDMA device, so that the needs of adapters matter.
     pub(super) fn has_adapter(&self) -> bool {
         self.adapters().is_ok_and(|names| !names.is_empty())
     }
 
-    /// The network interfaces of this namespace.
+    /// Returns the network interfaces of this namespace.
     pub(super) fn interfaces(&self) -> Result<Vec<String>, String> {
         let text = self.text("proc/net/dev")?;
         let names = text.lines().filter_map(|line| line.split_once(':'));
         Ok(names.map(|(name, _)| name.trim().to_owned()).collect())
     }
 
-    /// The IPv4 addresses of this namespace.
+    /// Returns the IPv4 addresses of this namespace.
     pub(super) fn ipv4(&self) -> Result<Vec<IpAddr>, String> {
         let text = self.text("proc/net/fib_trie")?;
         let (mut found, mut last): (_, Option<IpAddr>) = (Vec::new(), None);
         for line in text.lines() {
-            // The prefixes of an address follow its line.
+            // The prefix lengths of an address follow its line.
             if let Some((_, address)) = line.split_once("|-- ") {
                 last = address.trim().parse().ok();
             } else if line.trim().starts_with("/32 host LOCAL") {
@@ -128,7 +129,7 @@ impl View {
         Ok(found)
     }
 
-    /// The IPv6 addresses of this namespace.
+    /// Returns the IPv6 addresses of this namespace.
     pub(super) fn ipv6(&self) -> Result<Vec<IpAddr>, String> {
         let text = self.text("proc/net/if_inet6")?;
         let addresses = text.lines().filter_map(|line| {
@@ -140,7 +141,7 @@ impl View {
     }
 }
 
-/// Writes a size as people do: `8 MiB`, `7.5 GiB`.
+/// Returns a size in a readable unit: `8 MiB`, `7.5 GiB`.
 pub(super) fn size(bytes: u64) -> String {
     let units = [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     let Some((unit, name)) = units.into_iter().find(|(unit, _)| bytes >= *unit) else {
@@ -153,7 +154,7 @@ pub(super) fn size(bytes: u64) -> String {
     }
 }
 
-/// Joins the first few words, and says how many more there are.
+/// Joins the first few words, and adds the number of the remaining words.
 pub(super) fn few(words: &[String]) -> String {
     const MOST: usize = 4;
     let first = &words[..words.len().min(MOST)];

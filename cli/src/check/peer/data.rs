@@ -1,4 +1,4 @@
-//! The bytes that go each way.
+//! The bytes that a check sends in each direction.
 
 use std::io;
 
@@ -7,12 +7,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::transfer::FRAME;
 
-/// How many go each way.
+/// The number of bytes that are sent in each direction.
 pub(super) const BYTES: usize = 16 << 20;
 
 pub(super) type Sum = [u8; 32];
 
-/// Sends bytes that no other run sends, each chunk another one, and returns their sum.
+/// Sends bytes that differ between chunks and between runs, and returns their SHA-256.
 pub(super) async fn give(to: &mut (impl AsyncWrite + Unpin)) -> io::Result<Sum> {
     let mut chunk = vec![0; FRAME];
     getrandom::fill(&mut chunk).map_err(io::Error::other)?;
@@ -26,7 +26,7 @@ pub(super) async fn give(to: &mut (impl AsyncWrite + Unpin)) -> io::Result<Sum> 
     Ok(sum.finalize().into())
 }
 
-/// Receives them, and returns their sum.
+/// Receives the bytes that `give` sends, and returns their SHA-256.
 pub(super) async fn take(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Sum> {
     let (mut chunk, mut sum) = (vec![0; FRAME], Sha256::new());
     for _ in 0..BYTES / FRAME {

@@ -1,4 +1,4 @@
-//! Servers that have the token, and break the script.
+//! Tests with servers that have the token, but violate the protocol.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -15,7 +15,7 @@ use crate::about::Peer;
 use crate::check::row::{Row, State};
 use crate::transfer::{CHECK, Session, Step, Token, meet, verdict};
 
-/// Checks with a server that does this after its proof.
+/// Runs a check against a server that proves the token and then does `play`.
 async fn against(about: &[u8], play: impl AsyncFn(&mut RdmaStream, &Session)) -> (Vec<Row>, Peer) {
     let device = Device::open("pf0").unwrap();
     let workq = WorkQ::builder().build().unwrap();
@@ -46,7 +46,7 @@ async fn against(about: &[u8], play: impl AsyncFn(&mut RdmaStream, &Session)) ->
     (rows, peer.unwrap())
 }
 
-/// The failed checks, and why they failed.
+/// Returns the names of the failed checks, and why they failed.
 fn failed(rows: &[Row]) -> Vec<(&str, &str)> {
     let failed = rows.iter().filter(|row| row.state == State::Failed);
     failed
@@ -54,7 +54,7 @@ fn failed(rows: &[Row]) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Plays until the client hears what this server says of its bytes.
+/// Plays the server's part up to its answer about the client's bytes.
 async fn until_the_answer(stream: &mut RdmaStream, session: &Session, answer: &[u8]) {
     echo(stream).await.unwrap();
     take(stream).await.unwrap();
@@ -62,7 +62,7 @@ async fn until_the_answer(stream: &mut RdmaStream, session: &Session, answer: &[
     session.say(stream, Step::Answer, answer).await.unwrap();
 }
 
-/// Plays until the client hears of the lent memory.
+/// Plays the server's part up to the message about its lent memory.
 async fn until_the_memory(stream: &mut RdmaStream, session: &Session, blob: &[u8]) {
     until_the_answer(stream, session, &verdict(None)).await;
     let sum = give(stream).await.unwrap();

@@ -1,4 +1,4 @@
-//! The memory that the server lends, and what the other side does there.
+//! The memory that the server lends, and the client's operations on it.
 
 use std::fmt::Display;
 
@@ -10,7 +10,7 @@ use tokio_doca::{Buf, Device, Mmap};
 use super::rows::{Fault, Found};
 use crate::failure::text;
 
-/// How many bytes are lent.
+/// The size of the lent memory in bytes.
 pub(super) const LENT: usize = 4096;
 
 const REMOTE: Access = Access::RDMA_READ
@@ -23,11 +23,12 @@ pub(super) fn options(connections: usize) -> StreamOptions {
     options.permissions(REMOTE)
 }
 
-/// Lends new memory, full of zeros, to the peer of this stream. Returns it and its blob.
+/// Lends new memory, full of zeros, to the peer of this stream. Returns the memory and its export
+/// blob.
 ///
 /// # Errors
 ///
-/// Returns why there is none, in a sentence.
+/// Returns the reason why there is no memory, as a sentence.
 pub(super) fn lend(device: &Device, stream: &RdmaStream) -> Result<(Mmap, Vec<u8>), String> {
     if stream.rdma().is_none() {
         return Err("the stream has no RDMA".to_owned());
@@ -56,12 +57,12 @@ impl From<JobError> for Fault {
 fn fault(kind: ErrorKind, text: impl Display) -> Fault {
     match kind {
         ErrorKind::NotSupported => Fault::Lacks(text.to_string()),
-        // An operation that fails ends the connection.
+        // A failed operation ends the connection, so that the stream is lost.
         _ => Fault::Lost(text.to_string()),
     }
 }
 
-/// The memory of the server, as this side reaches it.
+/// The memory of the server, as imported by the client.
 pub(super) struct Lent {
     rdma: StreamRdma,
     remote: RemoteMmap,
@@ -91,13 +92,13 @@ impl Lent {
         })
     }
 
-    /// Writes all of it.
+    /// Writes the whole memory.
     pub(super) async fn write(&self) -> Result<Found, Fault> {
         self.rdma.write(&self.src, &self.remote.buf(..)?).await?;
         Ok(Some(format!("{LENT} bytes")))
     }
 
-    /// Reads all of it, and expects what was written.
+    /// Reads the whole memory, and compares it with what was written.
     pub(super) async fn read(&self) -> Result<Found, Fault> {
         self.rdma.read(&self.remote.buf(..)?, &self.dst).await?;
         let [mut wanted, mut found] = [(); 2].map(|()| vec![0; LENT]);
@@ -112,7 +113,7 @@ impl Lent {
         }
     }
 
-    /// Adds to the first 8 bytes, and swaps them.
+    /// Makes a fetch-and-add and a compare-and-swap on the first 8 bytes.
     pub(super) async fn atomics(&self) -> Result<Found, Fault> {
         if !self.rdma.caps().atomics {
             let text = format!("device {} has no atomics", self.rdma.device().info().name());

@@ -1,4 +1,4 @@
-//! `tokio-doca check --peer` and `tokio-doca check serve`: what works between two hosts.
+//! `tokio-doca check --peer` and `tokio-doca check serve`: check what works between two hosts.
 //!
 //! ```text
 //!   check --peer                             check serve
@@ -14,8 +14,8 @@
 //!          <------------------------ Ended, and the end
 //! ```
 //!
-//! The script is fixed, so that no side has to believe a length. Each way of connecting has a
-//! stream of its own: by the exchange, and by rdma_cm.
+//! The script is fixed, so that neither side has to trust a length. The two ways to connect, by the
+//! exchange and by rdma_cm, have a stream each.
 
 mod data;
 #[cfg(test)]
@@ -43,14 +43,14 @@ use way::Met;
 
 pub(super) use serve::{ServeArgs, serve};
 
-/// How many small messages go there and back, and their size.
+/// The number of small messages that go there and back, and their size in bytes.
 const ROUNDS: usize = 100;
 const SMALL: usize = 64;
 
-/// How long the bytes of one way may take.
+/// The time limit for the bytes of one direction.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What connects to the other side.
+/// The client of a check, which connects to the other host.
 struct Caller<'a> {
     device: &'a Device,
     workq: &'a WorkQ,
@@ -91,11 +91,11 @@ pub(super) fn run(args: &Args, host: &str) -> Result {
 }
 
 impl Caller<'_> {
-    /// Makes all checks. `peer` becomes what the other side says of itself.
+    /// Makes all checks. Sets `peer` to the other side's description of itself.
     ///
     /// # Errors
     ///
-    /// Fails if there is no stream at all.
+    /// Fails if no stream at all can be made.
     async fn check(&self, addr: StreamAddr, rows: &mut Rows, peer: &mut Option<Peer>) -> Result {
         let begun = Instant::now();
         let met = self.meet(addr.clone(), true).await;
@@ -111,7 +111,7 @@ impl Caller<'_> {
         } else {
             rows.begin(Way::Tcp);
             met.checks(rows, begun).await;
-            // So that the library says why there is no RDMA.
+            // Tries RDMA as well, so that the library reports why there is none.
             self.demand(Way::Exchange, addr, None, rows).await;
         }
         if let Some(at) = at {
@@ -120,7 +120,8 @@ impl Caller<'_> {
         Ok(())
     }
 
-    /// Checks a way that must have RDMA. `lacks` says why the other side does not have it.
+    /// Checks a way of connecting that must have RDMA. `lacks` is the peer's reason if it does not
+    /// offer this way.
     async fn demand(&self, way: Way, addr: StreamAddr, lacks: Option<String>, rows: &mut Rows) {
         rows.begin(way);
         rows.announce("connects");
@@ -138,7 +139,7 @@ impl Caller<'_> {
         rows.end();
     }
 
-    /// Connects, and lets both sides prove that they have the token.
+    /// Connects. Both sides prove that they have the token.
     async fn meet(&self, addr: StreamAddr, or_tcp: bool) -> Result<Met<'_>, Unmet> {
         let options = lent::options(1).or_tcp(or_tcp);
         let connector: RdmaConnector = options

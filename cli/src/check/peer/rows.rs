@@ -9,7 +9,7 @@ use super::super::bar;
 use super::super::row::{Row, State, words};
 use crate::transfer::Unheard;
 
-/// How a stream is made.
+/// The way in which a stream is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Exchange,
@@ -34,7 +34,7 @@ impl Way {
         }
     }
 
-    /// How many checks it has.
+    /// Returns the number of checks for this way.
     fn checks(self) -> usize {
         match self {
             Way::Tcp => 5,
@@ -43,16 +43,16 @@ impl Way {
     }
 }
 
-/// What a check that passed has measured.
+/// The result that a passed check has measured, if any.
 pub(super) type Found = Option<String>;
 
-/// Why a check has not passed, in a sentence.
+/// The reason why a check has not passed, as a sentence.
 pub(super) enum Fault {
-    /// One of both sides lacks it.
+    /// One of the two sides lacks the feature.
     Lacks(String),
-    /// It failed, and the next checks can be made.
+    /// The check failed, but later checks can be made.
     Differs(String),
-    /// It failed, and the stream is of no use any more.
+    /// The check failed, and the stream can no longer be used.
     Lost(String),
 }
 
@@ -74,9 +74,9 @@ impl From<io::Error> for Fault {
 
 pub(super) struct Rows {
     rows: Vec<Row>,
-    /// The current way, and how many rows it began with.
+    /// The current way, and the number of rows before it.
     way: Option<(Way, usize)>,
-    /// The checks of the ways that have not begun.
+    /// The number of checks of the ways that have not begun.
     planned: usize,
     bar: ProgressBar,
 }
@@ -92,9 +92,9 @@ impl Rows {
         }
     }
 
-    /// Begins a way. What the last one has left out cannot be made.
+    /// Begins a way. Checks that the last way has left out are not made any more.
     pub(super) fn begin(&mut self, way: Way) {
-        // TCP comes before the others, and is not planned.
+        // TCP comes before the other ways, and its checks are not in `planned`.
         if way != Way::Tcp {
             self.planned -= way.checks();
         }
@@ -104,13 +104,13 @@ impl Rows {
         self.bar.set_position(self.rows.len() as u64);
     }
 
-    /// Shows which check is made.
+    /// Shows the name of the check that begins.
     pub(super) fn announce(&self, check: &str) {
         let way = self.way.map_or("", |(way, _)| way.subject());
         self.bar.set_message(format!("{way}: {}", words(check)));
     }
 
-    /// Adds what came of a check. Returns `None` if the stream is of no use any more.
+    /// Adds the result of a check. Returns `None` if the stream can no longer be used.
     pub(super) fn row(
         &mut self,
         check: &str,
@@ -142,7 +142,7 @@ impl Rows {
         self.way = None;
     }
 
-    /// Returns the rows, and how many checks there were to make.
+    /// Returns the rows, and the number of checks that were to be made.
     pub(super) fn finish(self) -> (Vec<Row>, usize) {
         self.bar.finish_and_clear();
         let made = |begun: usize| self.rows.len() - begun;

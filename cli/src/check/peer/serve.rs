@@ -21,7 +21,7 @@ use crate::transfer::{
     verdict,
 };
 
-/// The most peers at once, strangers included.
+/// The maximum number of peers at once, strangers included.
 const PEERS: usize = 8;
 
 const AFTER: &str = "\
@@ -42,7 +42,8 @@ pub(crate) struct ServeArgs {
 struct Server<'a> {
     device: &'a Device,
     token: &'a Token,
-    /// What it says of itself, and in a second line why it does not listen by rdma_cm.
+    /// The server's description of itself. If it does not listen by rdma_cm, a second line has the
+    /// reason.
     about: String,
 }
 
@@ -76,14 +77,15 @@ pub(crate) fn serve(args: &ServeArgs) -> Result {
     })
 }
 
-/// Listens by the exchange, and by rdma_cm at the same number if that can be. Also returns why it
-/// cannot.
+/// Listens by the exchange and, if possible, by rdma_cm at the same port. Also returns the reason
+/// if rdma_cm is not possible.
 async fn listen(
     device: &Device,
     workq: &WorkQ,
     bind: SocketAddr,
 ) -> Result<(RdmaListener, Option<String>)> {
-    // A listener of both fails where rdma_cm has another adapter at this address: ask first.
+    // A listener for both ways fails if rdma_cm has another adapter at this address. So a bind
+    // tests rdma_cm first.
     let by_cm = CmListener::bind(device, SocketAddr::new(bind.ip(), 0));
     let (addr, no_cm) = match by_cm {
         Ok(_) => (StreamAddr::Cm(bind), None),
@@ -94,7 +96,7 @@ async fn listen(
 }
 
 impl Server<'_> {
-    /// Plays the part of the server, and returns what is said of it.
+    /// Plays the server's part, and returns the line to print about it.
     async fn answer(&self, incoming: Incoming) -> Result<String, Failed> {
         let peer = incoming.peer().to_string();
         let part = async |stream: &mut RdmaStream, session: &Session| {
@@ -126,7 +128,7 @@ impl Server<'_> {
         };
         limited(LONG, async {
             session.say(stream, Step::Memory, &memory).await?;
-            // The other side works there meanwhile. It says nothing more.
+            // The client now uses the memory, and sends nothing more on the stream.
             match stream.read(&mut [0]).await? {
                 0 => Ok(()),
                 _ => Err(Unheard::Odd),

@@ -13,14 +13,14 @@ use super::rows::{Fault, Found, Rows};
 use super::{LONG, ROUNDS, SMALL};
 use crate::transfer::{ANSWER, Session, Step, Unheard, parse_verdict, transport};
 
-/// A stream whose other side has the token.
+/// A stream whose peer has proved that it has the token.
 pub(super) struct Met<'a> {
     pub(super) device: &'a Device,
     pub(super) stream: RdmaStream,
     pub(super) session: Session,
-    /// What the other side says of itself.
+    /// The peer's description of itself.
     pub(super) about: String,
-    /// Why it does not listen by rdma_cm, if it does not.
+    /// The reason why the peer does not listen by rdma_cm, if it does not.
     pub(super) no_cm: Option<String>,
 }
 
@@ -47,9 +47,9 @@ async fn row(
 }
 
 impl Met<'_> {
-    /// Makes all checks of the stream, which has been asked for since `begun`.
+    /// Makes all checks of the stream. `begun` is the time at which the connect began.
     pub(super) async fn checks(mut self, rows: &mut Rows, begun: Instant) {
-        // `None` ends them early.
+        // The checks stop early if one returns `None`.
         let _ = self.try_checks(rows, begun).await;
         rows.end();
     }
@@ -68,7 +68,7 @@ impl Met<'_> {
         row(rows, "end", ANSWER, self.end()).await
     }
 
-    /// What the stream goes by, and from where to where.
+    /// Returns the transport of the stream, and its addresses on both sides.
     fn ends(&self) -> String {
         let by = transport(self.stream.transport());
         let peer = self.stream.peer();
@@ -78,7 +78,7 @@ impl Met<'_> {
         }
     }
 
-    /// The addresses of the ports, and the packets.
+    /// Reports the addresses of the ports, and the size of packets.
     fn path(&self) -> Result<Found, Fault> {
         match self.stream.rdma().and_then(|rdma| rdma.path()) {
             Some(path) => Ok(Some(path.to_string())),
@@ -129,7 +129,7 @@ impl Met<'_> {
         }
     }
 
-    /// Makes the checks of the memory that the server lends.
+    /// Checks the memory that the server lends.
     async fn one_sided(&mut self, rows: &mut Rows) -> Option<()> {
         let mut lent = None;
         let borrow = async {
@@ -145,7 +145,7 @@ impl Met<'_> {
         Some(())
     }
 
-    /// Hears of the memory that the server lends, and imports it.
+    /// Receives the message about the lent memory, and imports the memory.
     async fn borrow(&mut self) -> Result<Lent, Fault> {
         let said = self.session.hear(&mut self.stream, Step::Memory).await?;
         match (said.split_first(), self.stream.rdma()) {
@@ -157,11 +157,11 @@ impl Met<'_> {
         }
     }
 
-    /// Ends this side, and waits until the other one has heard so and has ended as well.
+    /// Ends this side of the stream, and waits until the other side has ended as well.
     async fn end(&mut self) -> Result<Found, Fault> {
         let stream = &mut self.stream;
         stream.shutdown().await?;
-        // By TCP it says first that it lends no memory.
+        // By TCP the server first says that it lends no memory.
         if stream.rdma().is_none() {
             self.session.hear(stream, Step::Memory).await?;
         }
