@@ -320,7 +320,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("CRC-32 of 123456789: {crc:#010x}");
     assert_eq!(crc, 0xcbf4_3926, "the check value of CRC-32");
 
-    // Each call runs in a task of its own. Applying the same key twice restores the text.
+    // Each key has a task of its own. Applying the key a second time restores the text.
     let mut tasks = Vec::new();
     for key in 1..=8 {
         let (accel, text) = (accel.clone(), text.clone());

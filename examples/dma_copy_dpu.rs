@@ -1,6 +1,7 @@
 //! The DPU's half of a remote copy: fetches by DMA the text that `dma_copy_host` exported, and
-//! prints it. `TOKIO_DOCA_SOFT=dpu dma_copy_dpu [-p PCI] [-d EXPORT_DESC] [-b BUFFER_INFO] [--find
-//! TEXT]`, the flags of DOCA's sample.
+//! prints it.
+//! `TOKIO_DOCA_SOFT=dpu dma_copy_dpu [-p PCI] [-d EXPORT_DESC] [-b BUFFER_INFO] [--find TEXT]`, the
+//! flags of DOCA's sample.
 //!
 //! With `--find` it scans all of the host's memory for TEXT, a piece at a time, as the receiver of
 //! the DMA guide does (chapter 6).

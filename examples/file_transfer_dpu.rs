@@ -68,7 +68,7 @@ async fn run(values: &Values) -> Result<()> {
     let channel = service.accept().await?;
     match transfer(values, &device, &channel).await {
         Ok(()) => {
-            // The host ends the connection, after it has received the last message.
+            // Ends the connection once the last message to the host was written.
             channel.disconnect().await;
             Ok(())
         }

@@ -1,6 +1,6 @@
 //! One side reads the memory of the other side, which takes no part in the read. The example has
-//! the roles of DOCA's samples rdma_read_requester and _responder, and their flags (`rdma_read
-//! -h`).
+//! the roles of DOCA's samples rdma_read_requester and _responder, and their flags
+//! (`rdma_read -h`).
 //!
 //! ```text
 //! $ cargo run --example rdma_read -- responder --tcp 127.0.0.1:18515 -r "a text"    (one terminal)

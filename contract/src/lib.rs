@@ -1,4 +1,4 @@
-//! The contract suite: checks that every provider of [`tokio_doca`] must pass, for their authors.
+//! The suite for authors of providers: the checks that every provider of [`tokio_doca`] must pass.
 //!
 //! [`dma`] runs the whole suite on a device that copies, [`sha`] on one that hashes, [`crc`] on one
 //! that computes CRCs, [`rdma`] on one with endpoints, [`sync_event`] on one with sync events, and

@@ -4,10 +4,11 @@
 //! that record is no longer there, or none was read yet, the client reads the index as well. Puts
 //! and deletions are messages.
 //!
-//! A caller that gets a value never gets an older one later, whichever client put it. The exception
-//! are values that were forged to look like records: see the head of `store.rs`. If the connection
-//! breaks, the client reconnects and asks again, until its patience ends. A put whose answer was
-//! lost is therefore put twice, maybe over a value that another client has put meanwhile.
+//! A caller that gets a value never gets an older one later, whichever client put it. The only
+//! exceptions are values that were forged to look like records: see the head of `store.rs`. If the
+//! connection breaks, the client reconnects and asks again, until its patience ends. A put whose
+//! answer was lost is therefore put twice, maybe over a value that another client has put
+//! meanwhile.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -167,7 +167,7 @@ impl Bench {
             let (src2, bytes2) = self.filled(seed + round + 1, len).await;
             let dst2 = self.empty().await;
             for dst in [&dst, &dst2] {
-                // A Job without a source writes as many bytes as it has tailroom.
+                // The tailroom is as large as a Job without a source may write.
                 let room = self.subject.within(ELEMENT).max(len);
                 let headroom = ELEMENT - self.subject.room_for(room);
                 dst.set_data(headroom, 0).expect("nobody has it");
