@@ -85,6 +85,7 @@ impl Listener {
     /// # Errors
     ///
     /// - `IoFailed` if the listening socket has failed. Later calls fail too.
+    /// - `Driver` if the adapter of a listener by rdma_cm was removed.
     /// - `BadState` without a Tokio runtime.
     ///
     /// # Cancel safety
