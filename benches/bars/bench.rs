@@ -51,6 +51,11 @@ impl Turns {
         })
     }
 
+    /// Ends the operations, and waits until their threads have ended.
+    pub(crate) fn end(self) {
+        self.load.end().expect("an end");
+    }
+
     /// Returns the nanoseconds of an operation of a round.
     pub(crate) fn round(&mut self) -> f64 {
         let round = self.load.round(ROUND).expect("a round");

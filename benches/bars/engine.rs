@@ -3,12 +3,13 @@
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use hdrhistogram::Histogram;
 use tokio::sync::{mpsc, oneshot};
 use tokio_doca::Mode;
 use tokio_doca::soft::Soft;
 
 use super::bench::Turns;
-use super::bench::load::{Baseline, Kind};
+use super::bench::load::{Baseline, Failed, Kind};
 use super::measure::{Samples, interleave, per_op};
 use super::raw::Descriptor;
 use super::report::Goal::AtLeast;
@@ -69,7 +70,11 @@ fn other(baseline: Baseline) -> Result<Turns, String> {
     let rig = Rig::soft(&Soft::builder().build(), Mode::EventDriven, LEN, 2);
     let what = (Kind::Dma, Some(baseline));
     let turns = Turns::start(&rig.device, Mode::EventDriven, what, (LEN, LANES));
-    turns.map_err(|refused| format!("{refused:?}"))
+    turns.map_err(|refused| match refused {
+        Failed::Device(error) => error.to_string(),
+        Failed::System(error) => error.to_string(),
+        Failed::Said(why) => why,
+    })
 }
 
 /// A thread that copies, and a channel to it: 32 tasks, each with the same bytes to copy.
@@ -89,10 +94,16 @@ fn mpsc(each: u64) -> f64 {
         let task = |job| {
             let jobs = jobs.clone();
             tokio::spawn(async move {
+                // The tool times each of its operations.
+                let mut latency = Histogram::<u64>::new(3).expect("three digits are right");
+                let mut begun = Instant::now();
                 for _ in 0..each {
                     let (done, is_done) = oneshot::channel();
                     let _ = jobs.send((job, done));
                     is_done.await.expect("the worker answers");
+                    let now = Instant::now();
+                    latency.saturating_record((now - begun).as_nanos() as u64);
+                    begun = now;
                 }
             })
         };

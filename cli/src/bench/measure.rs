@@ -58,21 +58,20 @@ pub(super) fn point(
     mut step: impl FnMut(),
 ) -> Result<Point, String> {
     let rounds = if vs.is_empty() { 1 } else { ROUNDS };
-    let mut kind = Entry::start(plan, length);
+    // Another side in this process that polls would take a CPU from those whose turn it is.
+    let polls = plan.mode != Mode::EventDriven && plan.peer.is_none();
+    let anew = polls && !vs.is_empty();
+    let mut kind = Entry::start(plan, length, anew);
     if let Err(why) = &kind.0 {
         return Err(why.clone());
     }
-    let mut others: Vec<Entry> = Vec::new();
-    for &baseline in vs {
-        let baseline = Some(baseline);
-        others.push(Entry::start(
-            &Plan {
-                baseline,
-                ..plan.clone()
-            },
-            length,
-        ));
-    }
+    let with = |&baseline: &Baseline| Plan {
+        baseline: Some(baseline),
+        ..plan.clone()
+    };
+    let plans: Vec<Plan> = vs.iter().map(with).collect();
+    let others = plans.iter().map(|plan| Entry::start(plan, length, false));
+    let mut others: Vec<Entry> = others.collect();
     for _ in 0..rounds {
         kind.round(length / rounds);
         for other in &mut others {
@@ -105,30 +104,55 @@ pub(super) fn point(
 }
 
 /// One of those that take turns.
-struct Entry(Result<(Load, Figures), String>);
+struct Entry<'a>(Result<(Started<'a>, Figures), String>);
 
-impl Entry {
-    fn start(plan: &Plan, length: Duration) -> Entry {
-        let ready = Load::start(plan).and_then(|load| {
-            load.round(WARM_UP.min(length / 10))?;
-            Ok((load, Figures::new()))
-        });
-        Entry(ready.map_err(why))
+/// What a round needs.
+enum Started<'a> {
+    Load(Load),
+    /// Each round starts a load of its own, with the time of the round that warms up.
+    Anew(&'a Plan, Duration),
+}
+
+impl<'a> Entry<'a> {
+    fn start(plan: &'a Plan, length: Duration, anew: bool) -> Entry<'a> {
+        let warm_up = WARM_UP.min(length / 10);
+        let started = match anew {
+            true => Ok(Started::Anew(plan, warm_up)),
+            false => warm(plan, warm_up).map(Started::Load),
+        };
+        Entry(started.map(|it| (it, Figures::new())).map_err(why))
     }
 
     fn round(&mut self, length: Duration) {
-        if let Ok((load, figures)) = &mut self.0
-            && let Err(failed) = figures.round(load, length)
-        {
+        let Ok((started, figures)) = &mut self.0 else {
+            return;
+        };
+        let measured = match started {
+            Started::Load(load) => figures.round(load, length),
+            Started::Anew(plan, warm_up) => warm(plan, *warm_up).and_then(|load| {
+                figures.round(&load, length)?;
+                load.end()
+            }),
+        };
+        if let Err(failed) = measured {
             self.0 = Err(why(failed));
         }
     }
 
     fn end(self) -> Result<Figures, String> {
-        let (load, figures) = self.0?;
-        load.end().map_err(why)?;
+        let (started, figures) = self.0?;
+        if let Started::Load(load) = started {
+            load.end().map_err(why)?;
+        }
         Ok(figures)
     }
+}
+
+/// Starts a load, and measures a first round that does not count.
+fn warm(plan: &Plan, length: Duration) -> Result<Load, Failed> {
+    let load = Load::start(plan)?;
+    load.round(length)?;
+    Ok(load)
 }
 
 impl Figures {

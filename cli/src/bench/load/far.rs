@@ -33,5 +33,5 @@ pub(crate) struct Far {
     pub(crate) memory: Vec<u8>,
     /// Where it accepts a TCP connection, and the bytes with which that begins. Of the plan of the
     /// baseline TCP alone.
-    pub(crate) tcp: Option<(SocketAddr, Vec<u8>)>,
+    pub(crate) tcp: Option<(SocketAddr, [u8; 16])>,
 }

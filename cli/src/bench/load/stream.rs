@@ -1,6 +1,8 @@
 //! Bytes of a stream, there and back: over RDMA, and the baselines over TCP and Unix sockets. Each
-//! lane has a connection of its own. The other side is a thread with a WorkQ of its own.
+//! lane has a connection of its own. The other side is a thread with a WorkQ of its own, or in
+//! another process.
 
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::mpsc::{Sender, channel as link};
@@ -120,9 +122,15 @@ async fn tcp_to(peer: &dyn Meet, plan: &Plan) -> Result<Lanes<Lane<TcpStream>>> 
     for _ in 0..plan.depth {
         let far = peer.meet(&connector, plan).await?;
         let (addr, begin) = far.tcp.ok_or_else(early)?;
-        let mut stream = timeout(LIMIT, TcpStream::connect(addr))
-            .await
-            .map_err(|_| Failed::Said(format!("nothing answers at its TCP port, {addr}")))??;
+        let connected = timeout(LIMIT, TcpStream::connect(addr)).await;
+        let connected = connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
+        let mut stream = connected.map_err(|error| {
+            let why = error.kind();
+            Failed::Said(format!(
+                "its TCP port {addr} cannot be reached ({why}): let it through a firewall between \
+                 the hosts, or leave --vs out"
+            ))
+        })?;
         stream.set_nodelay(true)?;
         stream.write_all(&begin).await?;
         lanes.push(Lane {

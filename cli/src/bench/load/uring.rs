@@ -1,17 +1,20 @@
 //! The baseline by io_uring: reads of a file that is in memory, awaited through `AsyncFd`. All
-//! lanes of a thread share a ring, as a Tokio program would have it.
+//! lanes of a thread share a ring, as a Tokio program would have it. A worker thread of the kernel
+//! does a read that cannot end inside the system call.
 #![expect(unsafe_code, reason = "the kernel gets addresses of buffers")]
 
 use std::cell::RefCell;
 use std::fs::File;
+use std::future::poll_fn;
 use std::io::{self, Write};
+use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
 
 use io_uring::{IoUring, opcode, types};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::Notify;
 use tokio::task::yield_now;
 
 use super::{Failed, Kind, Lanes, NODES, Plan, Result};
@@ -19,17 +22,15 @@ use super::{Failed, Kind, Lanes, NODES, Plan, Result};
 pub(super) struct Lane {
     ring: Rc<Ring>,
     at: usize,
-    /// The reads of an operation, one after the other: of a graph, one for each node.
-    reads: usize,
 }
 
 pub(super) async fn lanes(plan: &Plan) -> Result<Lanes<Lane>> {
+    // A graph has a read for each node, one after the other.
     let reads = if plan.kind == Kind::Graph { NODES } else { 1 };
-    let ring = Rc::new(Ring::new(plan.size, plan.depth)?);
+    let ring = Rc::new(Ring::new(plan.size, plan.depth, reads)?);
     let lane = |at| Lane {
         ring: Rc::clone(&ring),
         at,
-        reads,
     };
     Ok(Lanes {
         lanes: (0..plan.depth).map(lane).collect(),
@@ -40,8 +41,8 @@ pub(super) async fn lanes(plan: &Plan) -> Result<Lanes<Lane>> {
 
 impl super::Lane for Lane {
     async fn once(&mut self) -> Result {
-        for _ in 0..self.reads {
-            self.ring.begin(self.at);
+        for nth in 0..self.ring.reads_of_a_lane {
+            self.ring.begin(self.at, nth);
             if self.ring.is_shared {
                 // The other lanes begin theirs too, and one system call submits all of them.
                 yield_now().await;
@@ -55,32 +56,38 @@ impl super::Lane for Lane {
 struct Ring {
     reads: RefCell<Reads>,
     /// A duplicate of the ring's descriptor, which is readable when a read has ended.
-    ended: AsyncFd<OwnedFd>,
-    /// A lane has taken the ends of reads.
-    taken: Notify,
+    readable: AsyncFd<OwnedFd>,
+    reads_of_a_lane: usize,
     is_shared: bool,
 }
 
-/// The reads of all lanes, one of each.
+/// The reads of all lanes. Each lane has one at a time.
 struct Reads {
     uring: IoUring,
     lanes: Vec<Read>,
-    /// The reads that were begun and not submitted, and those that have not ended.
-    begun: usize,
-    running: usize,
+    /// The lane that waits for the ring, and takes the ends of the other lanes' reads as well.
+    reaper: Option<usize>,
+    /// The numbers of reads that were begun, that were submitted, and that have ended.
+    begun: u64,
+    submitted: u64,
+    ended: u64,
 }
 
 struct Read {
-    dst: Vec<u8>,
+    dsts: Vec<Vec<u8>>,
+    /// The number of reads that were begun before this one.
+    number: u64,
     /// What the kernel has returned.
     ended: Option<i32>,
+    /// Set while the lane waits: until its read has ended, or it becomes the reaper.
+    waker: Option<Waker>,
 }
 
 impl Ring {
-    fn new(size: usize, depth: usize) -> Result<Ring> {
-        let mut file =
-            File::from(memfd_create(c"bench", MFdFlags::MFD_CLOEXEC).map_err(io::Error::from)?);
-        for _ in 0..depth {
+    fn new(size: usize, depth: usize, reads_of_a_lane: usize) -> Result<Ring> {
+        let file = memfd_create(c"bench", MFdFlags::MFD_CLOEXEC).map_err(io::Error::from)?;
+        let mut file = File::from(file);
+        for _ in 0..depth * reads_of_a_lane {
             file.write_all(&vec![7; size])?;
         }
         let entries = depth.next_power_of_two();
@@ -89,33 +96,39 @@ impl Ring {
         // SAFETY: the ring has its descriptor open, and the borrow ends with this statement.
         let ended = unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }.try_clone_to_owned()?;
         // SAFETY: an `OwnedFd` stays open, and the same one, until the `AsyncFd` drops it.
-        let ended = unsafe { AsyncFd::register(ended) }.map_err(io::Error::from)?;
+        let readable = unsafe { AsyncFd::register(ended) }.map_err(io::Error::from)?;
         let read = |_| Read {
-            dst: vec![7; size],
+            dsts: vec![vec![7; size]; reads_of_a_lane],
+            number: 0,
             ended: None,
+            waker: None,
         };
         let reads = Reads {
             uring,
             lanes: (0..depth).map(read).collect(),
+            reaper: None,
             begun: 0,
-            running: 0,
+            submitted: 0,
+            ended: 0,
         };
         Ok(Ring {
             reads: RefCell::new(reads),
-            ended,
-            taken: Notify::new(),
+            readable,
+            reads_of_a_lane,
             is_shared: depth > 1,
         })
     }
 
-    /// Begins the read of a lane, which has no other one.
-    fn begin(&self, at: usize) {
+    /// Begins a read of a lane, which has no other one, into its buffer of this number.
+    fn begin(&self, at: usize, nth: usize) {
         let reads = &mut *self.reads.borrow_mut();
         let read = &mut reads.lanes[at];
-        let len = read.dst.len();
         read.ended = None;
-        let entry = opcode::Read::new(types::Fixed(0), read.dst.as_mut_ptr(), len as u32);
-        let entry = entry.offset((at * len) as u64);
+        read.number = reads.begun;
+        let dst = &mut read.dsts[nth];
+        let len = dst.len();
+        let entry = opcode::Read::new(types::Fixed(0), dst.as_mut_ptr(), len as u32);
+        let entry = entry.offset(((at * self.reads_of_a_lane + nth) * len) as u64);
         let entry = entry.build().user_data(at as u64);
         // SAFETY: the buffer has this length. It is neither moved nor used until the read has
         // ended, for which `Reads::drop` waits too.
@@ -126,76 +139,77 @@ impl Ring {
 
     /// Waits until the read of a lane has ended.
     async fn ended(&self, at: usize) -> Result {
-        loop {
-            // Another lane may take the end of this read, and find the ring empty then.
-            let taken = self.taken.notified();
-            if let Some(ended) = self.turn(at)? {
-                return ended;
-            }
-            let mut readable = tokio::select! {
-                readable = self.ended.readable() => readable?,
-                () = taken => continue,
-            };
-            if let Some(ended) = self.turn(at)? {
-                return ended;
-            }
-            readable.clear_ready();
-        }
-    }
-
-    /// Submits and takes what there is, and returns how the read of a lane has ended.
-    fn turn(&self, at: usize) -> Result<Option<Result>> {
+        let ended = poll_fn(|cx| self.poll_ended(at, cx)).await;
         let reads = &mut *self.reads.borrow_mut();
-        if reads.turn()? > 0 {
-            self.taken.notify_waiters();
+        reads.lanes[at].waker = None;
+        if reads.reaper.is_none_or(|reaper| reaper == at) {
+            reads.reaper = None;
+            // Another lane that waits becomes the reaper.
+            let next = reads.lanes.iter_mut().find_map(|read| read.waker.take());
+            next.into_iter().for_each(Waker::wake);
         }
-        Ok(reads.lanes[at].take())
-    }
-}
-
-impl Read {
-    fn take(&mut self) -> Option<Result> {
-        let len = self.dst.len();
-        self.ended.take().map(|ended| match ended {
+        let len = reads.lanes[at].dsts[0].len();
+        match ended? {
             error @ ..0 => Err(io::Error::from_raw_os_error(-error).into()),
             read if read as usize == len => Ok(()),
             read => Err(Failed::Said(format!("it read {read} bytes of {len}"))),
-        })
+        }
+    }
+
+    /// Submits the read of a lane, unless another lane has, and polls for what the kernel has
+    /// returned for it.
+    fn poll_ended(&self, at: usize, cx: &mut Context<'_>) -> Poll<Result<i32>> {
+        let reads = &mut *self.reads.borrow_mut();
+        reads.submit(at)?;
+        loop {
+            if let Some(ended) = reads.reap(at) {
+                return Poll::Ready(Ok(ended));
+            }
+            reads.lanes[at].waker = Some(cx.waker().clone());
+            if *reads.reaper.get_or_insert(at) != at {
+                return Poll::Pending;
+            }
+            let mut readable = ready!(self.readable.poll_read_ready(cx))?;
+            if reads.uring.completion().is_empty() {
+                readable.clear_ready();
+            }
+        }
     }
 }
 
 impl Reads {
-    /// Submits what was begun, and takes what has ended. Returns the number of the latter.
-    fn turn(&mut self) -> Result<usize> {
-        if self.begun > 0 {
-            let submitted = self.uring.submit()?;
-            self.begun -= submitted;
-            self.running += submitted;
+    /// Submits all reads that were begun, if that of the lane is among them.
+    fn submit(&mut self, at: usize) -> Result {
+        while self.lanes[at].number >= self.submitted {
+            self.submitted += self.uring.submit()? as u64;
         }
-        let mut taken = 0;
+        Ok(())
+    }
+
+    /// Takes the ends of reads, and wakes the lanes of those that wait. Returns that of the lane,
+    /// if it was taken.
+    fn reap(&mut self, at: usize) -> Option<i32> {
         for ended in self.uring.completion() {
-            taken += 1;
-            self.lanes[ended.user_data() as usize].ended = Some(ended.result());
+            self.ended += 1;
+            let read = &mut self.lanes[ended.user_data() as usize];
+            read.ended = Some(ended.result());
+            read.waker.take().into_iter().for_each(Waker::wake);
         }
-        self.running -= taken;
-        Ok(taken)
+        self.lanes[at].ended.take()
     }
 }
 
 impl Drop for Reads {
     fn drop(&mut self) {
-        if self.running > 0 {
-            self.running += self.begun;
-        }
-        while self.running > 0 {
-            // The kernel writes to the buffers until then.
+        // The kernel writes to the buffers of reads that were submitted, until they have ended.
+        while self.submitted > self.ended {
             match self.uring.submitter().submit_and_wait(1) {
-                Ok(_) => self.running -= self.uring.completion().count(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => {
-                    self.lanes.drain(..).for_each(std::mem::forget);
-                    return;
+                Ok(submitted) => {
+                    self.submitted += submitted as u64;
+                    self.ended += self.uring.completion().count() as u64;
                 }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return self.lanes.drain(..).for_each(mem::forget),
             }
         }
     }

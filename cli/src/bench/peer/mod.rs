@@ -20,7 +20,6 @@ mod part;
 mod serve;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -35,7 +34,7 @@ use super::load::pair::context;
 use super::load::{Baseline, Failed, Kind, Plan, Result};
 use crate::about;
 use crate::transfer::{
-    ANSWER, BENCH, Step, Token, call, destination, limited, parse_verdict, printable,
+    ANSWER, BENCH, Nonce, Step, Token, call, destination, limited, parse_verdict, printable,
 };
 
 pub(super) use serve::{ServeArgs, serve};
@@ -160,9 +159,9 @@ impl Peer {
             return Err(Failed::Said(format!("it refuses: {why}")));
         };
         let tcp = rest.split_first_chunk().zip(stream.peer().tcp_addr());
-        let tcp = tcp.map(|((port, nonce), addr)| {
-            let addr = SocketAddr::new(addr.ip(), u16::from_be_bytes(*port));
-            (addr, nonce.to_vec())
+        let tcp = tcp.and_then(|((port, nonce), mut addr)| {
+            addr.set_port(u16::from_be_bytes(*port));
+            Some((addr, Nonce::try_from(nonce).ok()?))
         });
         Ok(Far {
             memory: rest.to_vec(),

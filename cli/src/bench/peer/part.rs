@@ -1,7 +1,7 @@
 //! What the server has of a connection: its part in the operations of the other side.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -21,7 +21,7 @@ use crate::transfer::{ANSWER, Nonce, nonce};
 pub(super) enum Part {
     /// It sends the bytes of the stream back.
     Stream { size: usize },
-    /// It sends the bytes of a TCP connection back, which begins with the nonce.
+    /// It sends the bytes of the TCP connection back that begins with the nonce.
     Tcp {
         listener: TcpListener,
         nonce: Nonce,
@@ -40,10 +40,15 @@ pub(super) enum Part {
 impl Part {
     /// Makes what the other side asks for. Also returns what the answer has for it: the blob of the
     /// memory that is lent, or the port and the nonce of TCP.
-    pub(super) async fn of(device: &Device, asked: Asked, addr: IpAddr) -> Result<(Part, Vec<u8>)> {
+    pub(super) async fn of(
+        device: &Device,
+        asked: Asked,
+        mut addr: SocketAddr,
+    ) -> Result<(Part, Vec<u8>)> {
         let (size, depth) = (asked.size as usize, asked.depth as usize);
         if asked.tcp {
-            let listener = TcpListener::bind((addr, 0)).await?;
+            addr.set_port(0);
+            let listener = TcpListener::bind(addr).await?;
             let port = listener.local_addr()?.port();
             let nonce = nonce().map_err(Failed::Said)?;
             let answer = [&port.to_be_bytes()[..], &nonce].concat();
@@ -76,31 +81,35 @@ impl Part {
 
     /// Plays it until the other side ends the stream.
     pub(super) async fn play(self, stream: &mut RdmaStream) -> Result<(), String> {
-        match &self {
-            Part::Stream { size } => stream::echo(stream, *size).await,
+        match self {
+            Part::Stream { size } => stream::echo(stream, size).await,
             Part::Tcp {
                 listener,
                 nonce,
                 size,
             } => {
-                let accepted = timeout(ANSWER, connection(listener, nonce)).await;
+                let accepted = tokio::select! {
+                    accepted = timeout(ANSWER, connection(&listener, &nonce)) => accepted,
+                    () = ended(stream) => return Ok(()),
+                };
+                drop(listener);
                 let late = |_| format!("no TCP connection came within {} s", ANSWER.as_secs());
                 let tcp = accepted.map_err(late)?.map_err(|error| reason(&error))?;
                 tokio::select! {
-                    () = stream::echo(tcp, *size) => {}
+                    () = stream::echo(tcp, size) => {}
                     () = ended(stream) => {}
                 }
             }
-            Part::Memory { rdma, .. } => {
-                accept(rdma, stream).await?;
+            Part::Memory { rdma, _lent } => {
+                accept(&rdma, stream).await?;
                 // The other side works there meanwhile.
                 ended(stream).await;
             }
             Part::Messages { rdma, answer, bufs } => {
-                accept(rdma, stream).await?;
+                accept(&rdma, stream).await?;
                 tokio::select! {
                     // It ends when the connection does.
-                    _ = rdma_send::echo(rdma, answer, bufs) => {}
+                    _ = rdma_send::echo(&rdma, &answer, &bufs) => {}
                     () = ended(stream) => {}
                 }
             }
@@ -110,7 +119,7 @@ impl Part {
 }
 
 /// The connections that come to the port of TCP and may be silent, strangers' included.
-const SILENT: usize = 16;
+const SILENT: usize = 4;
 
 /// Accepts the connection that begins with the nonce. Strangers may come as well.
 async fn connection(listener: &TcpListener, nonce: &Nonce) -> io::Result<TcpStream> {
@@ -118,7 +127,11 @@ async fn connection(listener: &TcpListener, nonce: &Nonce) -> io::Result<TcpStre
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                let (mut stream, _) = accepted?;
+                let (mut stream, _) = match accepted {
+                    // It has gone again.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                    accepted => accepted?,
+                };
                 // The oldest stay: a stranger cannot push them out.
                 if begun.len() < SILENT {
                     begun.push(async move {

@@ -1,6 +1,6 @@
 //! `tokio-doca bench serve`: the other side of `bench --peer`, until a signal.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -21,15 +21,17 @@ use crate::output::print;
 use crate::signals::Signals;
 use crate::transfer::{ANSWER, BENCH, Bind, Session, Step, Unheard, each, limited, play, verdict};
 
-/// How long a connection may be used: the longest point, and what is before and after it.
-const LIMIT: Duration = Duration::from_secs(120);
+/// How long a connection may be used: the longest point and TCP, which takes turns with it, and
+/// what is before and after them.
+const LIMIT: Duration = Duration::from_secs(180);
 
 const AFTER: &str = "\
 Exit codes: 0 ended by a signal, 1 failed, or a signal cut a measurement off, 2
 wrong usage. Serves 64 connections at once, of 1 GiB of memory together. Each has
-5 s for its proof, 10 s for each step, and 120 s in all. One thread answers all
-of them, and sleeps between their messages. Nothing is encrypted. A --bind that
-other hosts reach demands a token.";
+5 s for its proof, 10 s for each step, and 180 s in all. One thread answers all
+of them, and sleeps between their messages. For --vs tcp each connection has a
+new TCP port of the same address. Nothing is encrypted. A --bind that other hosts
+reach demands a token.";
 
 #[derive(clap::Args)]
 #[command(after_help = AFTER)]
@@ -56,7 +58,7 @@ pub(in crate::bench) fn serve(args: &ServeArgs) -> Result {
         print(&format!("serving bench of {device_name} at {addr}\n"))?;
         let server = Server {
             device: &device,
-            addr: addr.ip(),
+            addr,
             free: &Semaphore::new((MEMORY >> 10) as usize),
         };
         let one = async |incoming: Incoming| {
@@ -80,7 +82,7 @@ pub(in crate::bench) fn serve(args: &ServeArgs) -> Result {
 pub(super) struct Server<'a> {
     pub(super) device: &'a Device,
     /// Where it listens, by TCP as well.
-    pub(super) addr: IpAddr,
+    pub(super) addr: SocketAddr,
     /// The memory that no connection has, in KiB.
     pub(super) free: &'a Semaphore,
 }
