@@ -15,14 +15,14 @@ use super::messages::{
 use super::receive::Failed;
 use super::token::Token;
 use super::{ANSWER, PORT};
-use crate::failure::{Result, text};
+use crate::failure::{Failure, Result, text};
 
 /// How long a peer that has proved nothing may take.
 const PROOF: Duration = Duration::from_secs(5);
 
 /// Reads where the other side listens. Demands a token unless that is this host.
 pub(crate) fn destination(host: &str, token: &Token) -> Result<StreamAddr> {
-    let addr = address(host);
+    let addr = address(host)?;
     let ip = match &addr {
         StreamAddr::Tcp(addr) => Some(addr.ip()),
         StreamAddr::Host(host) if host.starts_with("localhost:") => {
@@ -34,17 +34,25 @@ pub(crate) fn destination(host: &str, token: &Token) -> Result<StreamAddr> {
     Ok(addr)
 }
 
-fn address(text: &str) -> StreamAddr {
+fn address(text: &str) -> Result<StreamAddr> {
     if let Ok(addr) = text.parse::<SocketAddr>() {
-        return StreamAddr::Tcp(addr);
+        return Ok(StreamAddr::Tcp(addr));
     }
     if let Ok(ip) = text.parse::<IpAddr>() {
-        return StreamAddr::Tcp(SocketAddr::new(ip, PORT));
+        return Ok(StreamAddr::Tcp(SocketAddr::new(ip, PORT)));
     }
-    StreamAddr::Host(match text.contains(':') {
-        true => text.to_owned(),
-        false => format!("{text}:{PORT}"),
-    })
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().ok()),
+        None => (text, Some(PORT)),
+    };
+    let is_name = !host.is_empty() && !host.contains(['[', ']', ':', '/', ' ']);
+    match port.filter(|&port| port > 0 && is_name) {
+        Some(port) => Ok(StreamAddr::Host(format!("{host}:{port}"))),
+        None => Err(Failure::Usage(format!(
+            "{text:?} is no address: write HOST or HOST:PORT, for example 127.0.0.1:{PORT} or \
+             [::1]:{PORT}"
+        ))),
+    }
 }
 
 /// Connects, and returns `None` if the other side is no listener of this kind.

@@ -31,6 +31,36 @@ fn help_fits_a_screen_and_names_each_command() {
         assert!(help.lines().all(|line| line.len() <= 80), "{help}");
     }
     assert!(help.lines().all(|line| line.len() <= 80), "{help}");
+    for of in [["check", "serve"], ["bench", "serve"], ["bench", "compare"]] {
+        let help = folder.run([&of[..], &["--help"]].concat()).done();
+        assert!(help.lines().all(|line| line.len() <= 80), "{help}");
+    }
+}
+
+#[test]
+fn an_odd_address_is_told_how_one_is_written() {
+    let folder = Folder::new();
+    folder.write("a", "bytes");
+    let addrs = [
+        "",
+        "127.0.0.1:",
+        "127.0.0.1:99999",
+        "host:0",
+        "host:port",
+        "[::1",
+        "a b",
+    ];
+    for addr in addrs {
+        for args in [
+            &["send", "a", addr][..],
+            &["check", "--peer", addr],
+            &["bench", "stream", "--peer", addr],
+        ] {
+            folder
+                .run(args)
+                .refused(2, &["is no address: write HOST or HOST:PORT"]);
+        }
+    }
 }
 
 #[test]

@@ -30,8 +30,8 @@ Exit codes: 0 ended by a signal, 1 failed, or a signal cut a measurement off, 2
 wrong usage. Serves 64 connections at once, of 1 GiB of memory together. Each has
 5 s for its proof, 10 s for each step, and 180 s in all. One thread answers all
 of them, and sleeps between their messages. For --vs tcp each connection has a
-new TCP port of the same address. Nothing is encrypted. A --bind that other hosts
-reach demands a token.";
+new TCP port of the same address. Nothing is encrypted. A --bind that other
+hosts reach demands a token.";
 
 #[derive(clap::Args)]
 #[command(after_help = AFTER)]

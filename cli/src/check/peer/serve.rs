@@ -26,8 +26,8 @@ const PEERS: usize = 8;
 
 const AFTER: &str = "\
 Exit codes: 0 ended by a signal, 1 failed, or a signal cut a check off, 2 wrong
-usage. Serves 8 peers at once. Each has 5 s for its proof, 10 s for each step, and
-60 s for 16 MiB each way and for its work on the memory here. Nothing is
+usage. Serves 8 peers at once. Each has 5 s for its proof, 10 s for each step,
+and 60 s for 16 MiB each way and for its work on the memory here. Nothing is
 encrypted. A --bind that other hosts reach demands a token.";
 
 #[derive(clap::Args)]
