@@ -141,7 +141,7 @@ impl Error {
     }
 }
 
-/// The call in front of an error's text, if it is known.
+/// The call that an error's text begins with, if it is known.
 struct Prefix(Option<&'static str>);
 
 impl fmt::Display for Prefix {

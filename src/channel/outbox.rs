@@ -7,7 +7,7 @@ use tokio_util::codec::{Encoder, LengthDelimitedCodec};
 
 use super::inbox;
 
-/// Frames that wait, or a frame that is about to be written.
+/// The encoded frames that were not written yet, oldest first.
 pub(super) struct Outbox {
     bytes: BytesMut,
     codec: LengthDelimitedCodec,

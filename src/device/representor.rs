@@ -70,7 +70,8 @@ impl Representor {
             .map_err(|error| error.with_call("Representor::open"))
     }
 
-    /// Opens the function that was listed as `info`, found by its vuid, as it is now.
+    /// Opens the function that `info` describes, in its present state. The function is found by its
+    /// vuid.
     ///
     /// # Errors
     ///

@@ -123,7 +123,7 @@ kinds! {
     /// The peer or the device has a version that is not supported.
     #[doc(alias = "DOCA_ERROR_UNSUPPORTED_VERSION")]
     UnsupportedVersion = 19, "unsupported version";
-    /// The operating system refused.
+    /// A call of the operating system failed.
     #[doc(alias = "DOCA_ERROR_OPERATING_SYSTEM")]
     OperatingSystem = 20, "operating system call failure";
     /// The driver failed.

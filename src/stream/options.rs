@@ -16,7 +16,8 @@ use crate::reactor::TABLES;
 /// software device holds more.
 const IN_FLIGHT: usize = 448 << 10;
 
-/// The largest packet of all ports, and the one (`SURE`) that passes wherever Ethernet does.
+/// The largest packet size of all ports (`LARGEST`), and the size that passes on every Ethernet
+/// network (`SURE`).
 pub(super) const LARGEST: Mtu = Mtu::Bytes4096;
 pub(super) const SURE: Mtu = Mtu::Bytes1024;
 
@@ -174,8 +175,8 @@ impl StreamOptions {
         StreamOptions::default()
     }
 
-    /// Sets how many streams have memory at once. Defaults to 64; 1 to 4,094, which is the number
-    /// of contexts that a WorkQ can have.
+    /// Sets the maximum number of streams that have memory at the same time. Defaults to 64; at
+    /// least 1, and at most 4,094, the number of contexts that a WorkQ can have.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self

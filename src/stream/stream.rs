@@ -207,9 +207,9 @@ impl RdmaStream {
     }
 
     /// Waits until the listener that has accepted this stream [drains](super::RdmaListener::drain).
-    /// Then finish the current request, and begin no other. The future never completes if the
-    /// listener is dropped instead, nor on the stream of a connector. It does not borrow the
-    /// stream.
+    /// The caller should then finish the current request, and begin no other. The future never
+    /// completes on the stream of a connector, or if the listener is dropped without draining. It
+    /// does not borrow the stream.
     ///
     /// # Cancel safety
     ///

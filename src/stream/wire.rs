@@ -42,8 +42,8 @@ const CM_HEAD: [u8; 2] = [b'S', VERSION];
 /// The maximum length of a reason by rdma_cm, in bytes.
 const CM_REASON_MAX: usize = 146;
 
-/// The maximum number of bytes of the application's data by rdma_cm, of a connector
-/// (`CM_HELLO_MAX`) and of a listener (`CM_WELCOME_MAX`).
+/// The maximum number of bytes of application data that rdma_cm carries, from a connector
+/// (`CM_HELLO_MAX`) and from a listener (`CM_WELCOME_MAX`).
 pub(super) const CM_HELLO_MAX: usize = 24;
 pub(super) const CM_WELCOME_MAX: usize = 164;
 

@@ -106,8 +106,8 @@ impl<T> Polled<T> {
         poll(&mut state, &mut Context::from_waker(&waker))
     }
 
-    /// Notifies all tasks that wait, after the state or something else that their polls read has
-    /// changed. The caller has no locks.
+    /// Notifies all tasks that wait. Called when the state, or anything else that their polls read,
+    /// has changed. The caller holds no lock.
     pub(crate) fn notify(&self) {
         self.tasks.notify();
     }
@@ -154,8 +154,8 @@ struct Place {
 }
 
 impl Place {
-    /// Enters the line, if the task is not in it. It enters as one that was notified, since there
-    /// may be something that the tasks in front were notified of, and do not take.
+    /// Enters the line, unless the task is in it. It enters as a notified task, since the tasks in
+    /// front may have been notified of something that they do not take.
     fn join(self: Pin<&mut Self>, cx: &mut Context<'_>) {
         let this = self.project();
         let (tasks, node) = (&**this.tasks, this.node.as_ref());

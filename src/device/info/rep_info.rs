@@ -95,7 +95,7 @@ impl RepCaps {
         emulated: true,
     };
 
-    /// Returns true if the device has the list that `filter` selects.
+    /// Returns true if the device can list the representors that `filter` selects.
     pub fn supports(&self, filter: RepFilter) -> bool {
         match filter {
             RepFilter::All => self.all,

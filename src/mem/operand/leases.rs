@@ -215,8 +215,8 @@ pub(crate) enum Last {
 }
 
 impl Reading {
-    /// Gives the Lease back. The result is the work that may run code of the application, for the
-    /// caller to drop.
+    /// Gives the Lease back. Returns what is left to do, which may run code of the application:
+    /// dropping the result does it.
     #[inline(always)]
     pub(crate) fn end(self) -> Option<Last> {
         match self {

@@ -6,10 +6,11 @@ use crate::error::{ErrorKind, JobError, Reason};
 use crate::mem::buf::Span;
 
 /// Returns true if two operands have a byte in common, or if a destination has a byte twice. Leases
-/// exclude that, except for memory that takes none. The caller holds the leases of both operands.
+/// rule that out, so operands that are both leased are not compared. The caller holds the leases of
+/// both operands.
 ///
-/// `single` is true if each operand is one piece. Two single pieces are compared only if one is
-/// imported.
+/// `single` is true if each operand is one piece. Such operands are compared only if at least one
+/// of them is imported.
 #[inline(always)]
 pub(super) fn share(src: &impl Operand, dst: &impl Operand, single: bool) -> bool {
     if !single {

@@ -202,7 +202,7 @@ impl PinnedDrop for Alloc<'_> {
     fn drop(self: Pin<&mut Self>) {}
 }
 
-/// Waits for one Buf after the other, in line with other tasks. `stop` leaves the line.
+/// Waits for Bufs, one at a time, in line with other tasks. `stop` leaves the line.
 #[pin_project]
 pub(crate) struct BufWait {
     // Dropped before the pool, which keeps the line.

@@ -47,8 +47,8 @@ pub(in crate::mem) enum Left {
     Counts,
     /// No count is left: the caller returns the element to its slab.
     Nothing,
-    /// No Lease is left: the caller notifies the futures that wait for this. It must not access the
-    /// element any more, which may go at any moment.
+    /// No Lease is left: the caller notifies the futures that wait for this. The caller must not
+    /// access the element any more, since it may be gone at any moment.
     Watchers,
 }
 

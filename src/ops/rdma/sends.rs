@@ -51,8 +51,8 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Returns new counts. With `is_stream`, each send has one of the Slots that streams of bytes
-    /// may hold.
+    /// Returns counts of 0. `is_stream` is true for a stream of bytes: each send then takes a Slot
+    /// of the streams' share.
     pub(super) fn new(is_stream: bool) -> Arc<Ends> {
         Arc::new(Ends {
             ended: AtomicU32::new(0),

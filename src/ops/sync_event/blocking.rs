@@ -12,8 +12,8 @@ use crate::error::{JobError, Result};
 /// side may need.
 const LOOKS: u32 = 1 << 14;
 
-/// A sync event whose waits block the calling thread:
-/// [`SyncEventBuilder::start`](crate::sync_event::SyncEventBuilder::start), or
+/// A sync event whose waits block the calling thread, made by
+/// [`SyncEventBuilder::start`](crate::sync_event::SyncEventBuilder::start) or
 /// [`ImportedSyncEvent::start`](crate::sync_event::ImportedSyncEvent::start). The other side may be
 /// a `BlockingSyncEvent` or a [`SyncEvent`](crate::sync_event::SyncEvent).
 /// [`SyncEvent`](crate::sync_event::SyncEvent) documents how an event ends.

@@ -267,8 +267,8 @@ impl EndpointPort {
         self.check_open().err()
     }
 
-    /// Returns true if there is a message to take. On false, the next message wakes streams without
-    /// a posted receive.
+    /// Returns true if there is a message to take. After false, the next message wakes the streams
+    /// that have no receive posted.
     pub(crate) fn has_message(&self) -> bool {
         self.endpoint.has_message()
     }

@@ -244,8 +244,8 @@ fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
     Ok(policy)
 }
 
-/// Adopts the oldest orphan, or posts a receive. Returns `None` if there is neither an orphan nor a
-/// free entry.
+/// Adopts the oldest receive whose operation was dropped, or posts a receive. Returns `None` if
+/// there is neither such a receive nor a free entry.
 #[inline(always)]
 fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
     let port = receiver.port();

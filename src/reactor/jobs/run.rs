@@ -69,8 +69,8 @@ impl RunWaiter {
         Ok(())
     }
 
-    /// Submits a job of a run, whose completion notifies the run. Returns false if the job must
-    /// wait for a slot; its Leases were given back then.
+    /// Submits a job of a run; its completion notifies the run. Returns false, and gives the job's
+    /// Leases back, if the job must wait for a slot.
     pub(crate) fn launch<J: AsJob>(
         at: &Attachment,
         heard: &mut bool,

@@ -51,8 +51,8 @@ pub(in crate::reactor) enum PostedEntry {
 pub(in crate::reactor) struct PostedRecv {
     pub(in crate::reactor) receives: Arc<RecvTable>,
     pub(in crate::reactor) receipt: Receipt,
-    /// The memory to copy the message to, if the receive was adopted: the message comes into other
-    /// memory.
+    /// The memory to which the message must be copied: set if the receive was adopted, and its
+    /// message comes into other memory.
     pub(in crate::reactor) to: Option<RecvBuf>,
 }
 

@@ -107,7 +107,7 @@ pub(crate) struct RecvTable {
     completed: Box<[AtomicBool]>,
     orphans: AtomicUsize,
     free: AtomicUsize,
-    /// The life of the endpoint. Written under the lock of `table`.
+    /// The number of the endpoint's present life. Written under the lock of `table`.
     life: AtomicU32,
     /// The operations that wait for an entry.
     pub(crate) line: Waiters,

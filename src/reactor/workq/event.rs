@@ -31,8 +31,8 @@ impl Driven for Shared {
         Ok(())
     }
 
-    /// Handles an event: polls, and arms if a future waits. Arming polls once more; polling and
-    /// then only arming would lose wake-ups.
+    /// Handles an event: polls, and arms if a future waits. Arming polls once more: without that
+    /// poll, wake-ups would be lost.
     #[inline]
     fn event_turn(&self) {
         self.counts.woken();

@@ -51,8 +51,9 @@ pub struct Stats {
     pub flushed: u64,
     /// The number of jobs that devices have, including completed jobs that were not collected yet.
     pub in_flight: u64,
-    /// The number of jobs whose result was not fetched: their operation was not polled since, or
-    /// was forgotten (`mem::forget`), or they wait for the caller's own loop.
+    /// The number of completed jobs whose result was not fetched: their operation was not polled
+    /// since they completed, or was forgotten (`mem::forget`), or they wait for the caller's own
+    /// loop to fetch them.
     pub unfetched: u64,
     /// The number of operations that wait in line for a slot.
     pub waiting: u64,

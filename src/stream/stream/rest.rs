@@ -31,7 +31,7 @@ use crate::stream::core::{Core, StreamRdma, StreamStats, Unread};
 use crate::stream::wakers::{OwnTask, Wakers};
 use crate::sync::{Mutex, lock};
 
-/// The indices of a stream's two tasks: on its own runtime, and on another one.
+/// The index of a stream's task on the stream's own runtime (`OWN`), and on another one (`GUEST`).
 const OWN: usize = 0;
 const GUEST: usize = 1;
 
@@ -271,8 +271,8 @@ impl RdmaLink {
         self.popped(cx);
     }
 
-    /// Sends a frame of the first of these bytes, or copies them into the frame that was begun.
-    /// Returns how many it has taken; `None` if the stream was closed.
+    /// Sends as many of these bytes as fit into one frame, or copies them into the frame that was
+    /// begun. Returns how many bytes were taken; `None` if the stream was closed.
     #[inline]
     pub(super) fn poll_write(
         &mut self,

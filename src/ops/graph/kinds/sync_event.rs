@@ -32,7 +32,7 @@ macro_rules! nodes {
             type Data = $data;
             type Request = EventRequest<SyncEvent>;
             const NAME: &'static str = stringify!($method);
-            /// A SyncEvent stays on its WorkQ, since its waits are there.
+            /// `None`: a SyncEvent cannot change its WorkQ, since its waits are there.
             const ATTACH: Option<Attach<SyncEvent>> = None;
 
             fn attachment(event: &SyncEvent) -> &Attachment {
@@ -56,8 +56,8 @@ macro_rules! nodes {
 }
 
 nodes! {
-    /// Returns a node that gets the value, as [`SyncEvent::get`] does. It is set to `()`. Its
-    /// result is the value.
+    /// Returns a node that gets the value, as [`SyncEvent::get`] does. The node has no operands:
+    /// set it to `()`. Its result is the value.
     fn sync_event_get -> EventGetNode (()) { |()| EventJob::Get }
 
     /// Returns a node that sets the counter, as [`SyncEvent::set`] does. It is set to the new

@@ -69,7 +69,8 @@ impl Rdma {
 
     /// Connects as [`handshake_connect`](Rdma::handshake_connect) does, but the peer may call
     /// `handshake` as well, so that neither side is the server. Such a peer is trusted: this side
-    /// connects to where its blob leads, and believes its answer that it is connected.
+    /// connects to what the peer's blob names, and believes the peer when it says that it is
+    /// connected.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ pub(in super::super) trait Driver {
     /// end.
     const KEEPS_TIME: bool;
 
-    /// The number of bytes whose copy takes one turn while other queues wait.
+    /// A part of a job that is no copy takes as long as a copy of this number of bytes.
     const PIECE: usize;
 
     /// Does a part of a copy, from byte `from` on, and returns its length in bytes. A part that

@@ -117,8 +117,8 @@ impl Doorbell {
         }
     }
 
-    /// Does as `ring`, and misses no request that was made before this call. A thread that arms
-    /// later needs no signal: it sees the first `put` completions by itself.
+    /// Does as `ring`, but certainly sees each request that was made before this call. A thread
+    /// that arms later needs no signal: when it polls, it finds the first `put` completions.
     #[inline(always)]
     pub(in super::super) fn signal_for_certain(&self, put: u64) {
         fence(Ordering::SeqCst);

@@ -65,8 +65,8 @@ impl Connection {
 #[derive(Default)]
 pub(super) struct Connections(Vec<Connection>);
 
-/// Returns the user whose share of unread replies a reply here counts in; `None` for root and for
-/// this process's own user.
+/// Returns the user at the other end, whose unread replies are limited in number; `None` for root
+/// and for this process's own user, who have no limit.
 pub(super) fn counted_user(socket: &Guarded) -> Option<u32> {
     // If the user is unknown, the reply counts in the share of the user with the last number.
     let uid = socket::user(socket).unwrap_or(u32::MAX);
@@ -109,7 +109,7 @@ impl Connections {
         self.count(of_one) < OF_ONE && self.count(of_all) < OF_ALL
     }
 
-    /// Returns the time until which the oldest silent connection may be silent.
+    /// Returns the time by which the oldest silent connection must have sent its request.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.0.iter().find_map(|it| match it.state {
             State::Silent(until) => Some(until),

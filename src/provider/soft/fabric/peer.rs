@@ -22,7 +22,7 @@ pub(super) struct Peer {
 /// together, because every importer has the page as well, and could send it on as its own.
 pub(super) type Page = (u64, u64);
 
-/// The exporters of one process, by page. An honest process has one page.
+/// The exporters in one process, each with its control page. An honest process has only one.
 #[derive(Default)]
 pub(super) struct Pages(Mutex<Vec<(Page, Weak<Peer>)>>);
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// A port returns memory after it was idle for this time, or for up to twice as long.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The maximum number of ports that one turn asks (`ASKS`), and of ports that return memory in it
-/// (`GIVES`): returning half a MiB takes 50 us.
+/// The maximum number of ports that one turn asks to return memory (`ASKS`), and of those that do
+/// return some (`GIVES`): to return half a MiB takes 50 us.
 const ASKS: usize = 256;
 const GIVES: usize = 4;
 
@@ -59,8 +59,8 @@ impl Rests {
         }
     }
 
-    /// Begins or continues a round when a thread is about to sleep. All ports have rested if no
-    /// thread has polled for [`IDLE`].
+    /// Called when a thread is about to sleep: begins or continues a round; `None` if none is due.
+    /// A new round is `rested` if no thread has polled for [`IDLE`].
     pub(super) fn sleeps(&self) -> Option<Round> {
         let now = self.now();
         let slept = self.slept.swap(now, Relaxed);

@@ -70,7 +70,7 @@ impl<P> PolledPorts<P> {
         drop(gone);
     }
 
-    /// Asks some of the ports whether they are due. Returns true if one became ready.
+    /// Asks the next few ports, and marks those that are due as ready. Returns true if any was due.
     #[inline]
     pub(super) fn ask(&self, ready_set: &ReadySet, is_due: fn(&P) -> bool) -> bool {
         self.len.load(SeqCst) > 0 && self.ask_some(ready_set, is_due)

@@ -62,7 +62,8 @@ pub(super) struct ConnectRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct ConnectReply {
-    /// The number of the doorbell page; never 0. The page is new if this differs from the request.
+    /// The number of the doorbell page; never 0. If it differs from the request's `doorbell`, the
+    /// page is new.
     pub(super) doorbell: U64,
     /// The index of the message ring in the page.
     pub(super) index: U32,

@@ -229,8 +229,8 @@ pub(in super::super) fn export(context: &Arc<Context>, offer: &ExportRequest) ->
     ))
 }
 
-/// The origin of memory of another process. Only the next operation shows whether the memory is
-/// still exported.
+/// The origin of memory that another process exports. The check always succeeds: only an operation
+/// shows whether the memory is still exported.
 struct Far;
 
 impl ImportOrigin for Far {

@@ -77,7 +77,7 @@ pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Re
     THREADS.get().run(Box::new(run)).map_err(|(error, _)| error)
 }
 
-/// Runs a function that may block, and takes no lock. On a thread of [`step`], runs it at once;
+/// Runs a function that may block and that takes no lock: at once on a thread of [`step`],
 /// otherwise as `step` does.
 pub(super) fn step_at_once(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     if STEPS.get() {

@@ -13,8 +13,8 @@ use crate::error::JobError;
 #[derive(Default)]
 pub(in super::super) struct Sinks {
     all: Vec<Sink>,
-    /// True if a read was not posted, and the region of its sink stays. The connection must then
-    /// end.
+    /// True if a read was not posted, but a region of its sink could not be deregistered. The
+    /// connection must then end.
     pub(super) any_stuck: bool,
 }
 

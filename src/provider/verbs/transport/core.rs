@@ -83,8 +83,8 @@ impl Core {
         self.request_reap();
     }
 
-    /// Stores a completion that an arming thread has polled. Nothing is signalled: that thread
-    /// polls next.
+    /// Stores a completion that a thread has polled while it armed. Sends no signal, since that
+    /// thread polls again next.
     pub(in super::super) fn keep(&self, completion: Completion) {
         self.finished().push_back(completion);
         self.request_poll();

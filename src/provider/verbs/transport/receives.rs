@@ -34,7 +34,7 @@ pub(super) struct Receives {
 
 /// A block of memory for several receives.
 pub(super) struct Chunk {
-    /// The region is dropped before the words.
+    /// The registration of `words`; dropped before them.
     pub(super) mr: Mr,
     pub(super) words: Box<[AtomicU64]>,
 }

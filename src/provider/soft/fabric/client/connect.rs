@@ -86,8 +86,8 @@ impl Ticket {
         Some(service.ok_or_else(|| self.unknown()))
     }
 
-    /// Returns true if this process is the server of the two endpoints that have each other's
-    /// ticket: the process with the smaller instance is the server.
+    /// Returns true if, of two endpoints that have each other's ticket, the one in this process is
+    /// the server. It is if its process has the smaller instance.
     ///
     /// # Errors
     ///

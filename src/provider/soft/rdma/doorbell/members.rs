@@ -18,7 +18,7 @@ pub(super) struct Members {
     /// For each index, the endpoint and the number of its message ring; `None` if no endpoint uses
     /// it.
     endpoints: Vec<Option<(u32, u32)>>,
-    /// On the host, the free indices, and the number of the latest message ring.
+    /// The free indices, and the number of the latest message ring (`latest`): on the host only.
     free: Vec<u32>,
     latest: u32,
     /// Message rings whose connections have ended in order; the oldest comes first.
@@ -193,7 +193,8 @@ mod tests {
         assert_eq!(host.admit_again(3, second, SHAPE).unwrap().0, index);
     }
 
-    /// A guest learns of its first connection only after the next connection at the same index.
+    /// A guest that learns of its first connection only after the next one at the same index does
+    /// not take the index.
     #[test]
     fn who_joins_late_takes_no_index_from_a_newer_endpoint() {
         let (mut host, mut guest) = (Members::default(), Members::default());
