@@ -55,10 +55,13 @@ fn count(text: &str) -> usize {
         .count()
 }
 
+/// The crates that may have unsafe code.
+const FOLDERS: [&str; 3] = ["src", "contract/src", "cli/src"];
+
 /// Files of published crates with unsafe code outside their tests.
 fn in_source() -> BTreeMap<String, usize> {
     let mut found = Vec::new();
-    for folder in ["src", "contract/src"] {
+    for folder in FOLDERS {
         files(&crate::root().join(folder), &mut found);
     }
     let mut ledger = BTreeMap::new();
@@ -97,8 +100,8 @@ fn ledger() -> String {
     fs::read_to_string(crate::root().join("docs/unsafe.md")).expect("docs has the ledger")
 }
 
-/// What the ledger says: `src/path.rs` or `contract/src/path.rs` and its number, with the boundary
-/// that the file is inside.
+/// What the ledger says: the path of a file in [`FOLDERS`] and its number, with the boundary that
+/// the file is inside.
 fn in_ledger(text: &str) -> Vec<(String, usize, String)> {
     let (mut boundary, mut found) = (String::new(), Vec::new());
     for part in text.split("\n## ").skip(1) {
@@ -106,7 +109,7 @@ fn in_ledger(text: &str) -> Vec<(String, usize, String)> {
         boundary.push_str(part.lines().next().unwrap_or_default());
         // A path that is followed by its number, which may stand on the next line.
         let words: Vec<&str> = part.split('`').collect();
-        let is_file = |it: &str| it.starts_with("src/") || it.starts_with("contract/src/");
+        let is_file = |it: &str| FOLDERS.iter().any(|folder| it.starts_with(folder));
         for pair in words.windows(2).filter(|pair| is_file(pair[0])) {
             let rest = pair[1].trim_start();
             let digits = rest.find(|c: char| !c.is_ascii_digit());
