@@ -27,10 +27,10 @@ const LIMIT: Duration = Duration::from_secs(180);
 
 const AFTER: &str = "\
 Exit codes: 0 ended by a signal, 1 failed, or a signal cut a measurement off, 2
-wrong usage. Serves 64 connections at once, of 1 GiB of memory together. Each has
-5 s for its proof, 10 s for each step, and 180 s in all. One thread answers all
-of them, and sleeps between their messages. For --vs tcp each connection has a
-new TCP port of the same address. Nothing is encrypted. A --bind that other
+wrong usage. Serves 64 connections at once, of 1 GiB of memory together. Each
+has 5 s for its proof, 10 s for each step, and 180 s in all. One thread answers
+all of them, and sleeps between their messages. For --vs tcp each connection has
+a new TCP port of the same address. Nothing is encrypted. A --bind that other
 hosts reach demands a token.";
 
 #[derive(clap::Args)]
