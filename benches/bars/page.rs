@@ -77,6 +77,10 @@ const WHY: &[(&[&str], &str)] = &[
         "A round trip takes more system calls than a Unix socket's, whose wake-up takes 14 us here, and 44 us on the machine before",
     ),
     (
+        &["N10.64"],
+        "It varies by a quarter from run to run: the page before had 0.67x to 0.92x",
+    ),
+    (
         &["R3"],
         "A wake-up passes two epoll descriptors, and the socket's takes 20 to 24 us here",
     ),
