@@ -89,7 +89,7 @@ fn most(kind: Kind, caps: &Caps) -> Option<Most> {
     }
 }
 
-/// Fails if a kind cannot be measured so with a server. What it is compared with fits it.
+/// Fails if a kind cannot be measured so with a server. `vs` has passed [`comparable`].
 pub(super) fn with_peer(kind: Kind, vs: &[Baseline], depths: &[usize], threads: usize) -> Result {
     let what = kind.name();
     let most = depths.iter().copied().max().unwrap_or(0);

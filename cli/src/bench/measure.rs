@@ -74,6 +74,9 @@ pub(super) fn point(
     let mut others: Vec<Entry> = others.collect();
     for _ in 0..rounds {
         kind.round(length / rounds);
+        if kind.0.is_err() {
+            break;
+        }
         for other in &mut others {
             other.round(length / rounds);
         }

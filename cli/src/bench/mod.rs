@@ -176,7 +176,7 @@ fn of_kind(args: &Args, kind: Kind) -> Result {
     }
     let mut run = Run::of(device.info(), args.device.is_none());
     let (target, points, failed) =
-        open::runtime()?.block_on(measured(args, plans, peer.clone()))?;
+        open::runtime()?.block_on(measured(args, (plans, vs, peer.clone())))?;
     let cannot = |why, peer: &Peer| format!("cannot measure with {}: {why}", peer.host);
     let failed = failed.map(|why| peer.as_deref().map_or(why.clone(), |it| cannot(why, it)));
     run.about.peer = peer.and_then(|it| it.about.get().cloned());
@@ -254,18 +254,21 @@ enum Step {
     Ended(Box<Result<Point, String>>),
 }
 
+/// What is measured: the points, what each is compared with, and the peer of all.
+type What = (Vec<Plan>, Vec<Baseline>, Option<Arc<Peer>>);
+
 /// What a run has: the file of its page, its points, and why one has failed.
 type Measured = (Option<Target>, Vec<Point>, Option<String>);
 
 /// Measures the points. After a signal, or one that has failed, there are no more.
-async fn measured(args: &Args, plans: Vec<Plan>, peer: Option<Arc<Peer>>) -> Result<Measured> {
+async fn measured(args: &Args, what: What) -> Result<Measured> {
     // First, so that no signal leaves the temporary file of the page behind.
     let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
     let target = args.html.as_ref();
     let target = target.map(|dst| Target::create_made(dst, args.force));
     let target = target.transpose()?;
-    let bar = bar(plans.len(), !args.vs.is_empty());
-    let what = (plans, unique(&args.vs), peer);
+    let (plans, vs, _) = &what;
+    let bar = bar(plans.len(), !vs.is_empty());
     let mut steps = steps(what, args.duration, args.trace)?;
     let (mut points, mut failed) = (Vec::new(), None);
     while failed.is_none() {
@@ -291,7 +294,7 @@ async fn measured(args: &Args, plans: Vec<Plan>, peer: Option<Arc<Peer>>) -> Res
 
 /// Starts the thread that measures. The process does not wait for it.
 fn steps(
-    (plans, vs, peer): (Vec<Plan>, Vec<Baseline>, Option<Arc<Peer>>),
+    (plans, vs, peer): What,
     length: Duration,
     traces: bool,
 ) -> Result<UnboundedReceiver<Step>> {

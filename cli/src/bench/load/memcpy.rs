@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio_doca::Buf;
 
 use super::memory::{filled, pool};
-use super::{Failed, Kind, Lanes, NODES, Plan, Result};
+use super::{Failed, Lanes, Plan, Result};
 
 /// What an operation copies: of a graph, what each of its nodes does.
 #[derive(Default)]
@@ -18,7 +18,7 @@ struct Pairs(Vec<(Buf, Buf)>);
 
 /// The pairs of each lane.
 fn pairs(plan: &Plan, lanes: usize) -> Result<Vec<Pairs>> {
-    let each = if plan.kind == Kind::Graph { NODES } else { 1 };
+    let each = plan.kind.copies();
     let pool = pool(&plan.device, plan.size, 2 * each * lanes)?;
     let pair = |_| Ok((filled(&pool, plan.size)?, filled(&pool, plan.size)?));
     let lane = |_| (0..each).map(pair).collect::<Result<_>>().map(Pairs);
@@ -41,7 +41,7 @@ pub(super) struct InTask(Pairs);
 /// One lane, whatever the depth: a copy in the task has ended before the next one begins.
 pub(super) async fn in_task(plan: &Plan) -> Result<Lanes<InTask>> {
     let lanes = pairs(plan, 1)?.into_iter().map(InTask);
-    Ok(by_runtime(lanes.collect()))
+    Ok(Lanes::by_runtime(lanes.collect()))
 }
 
 impl super::Lane for InTask {
@@ -54,7 +54,7 @@ pub(super) struct Blocking(Pairs);
 
 pub(super) async fn blocking(plan: &Plan) -> Result<Lanes<Blocking>> {
     let lanes = pairs(plan, plan.depth)?.into_iter().map(Blocking);
-    Ok(by_runtime(lanes.collect()))
+    Ok(Lanes::by_runtime(lanes.collect()))
 }
 
 impl super::Lane for Blocking {
@@ -64,13 +64,5 @@ impl super::Lane for Blocking {
         let panicked = |error| Failed::Said(format!("a thread that copies: {error}"));
         self.0 = copied.await.map_err(panicked)??;
         Ok(())
-    }
-}
-
-fn by_runtime<L>(lanes: Vec<L>) -> Lanes<L> {
-    Lanes {
-        lanes,
-        spins: None,
-        other: None,
     }
 }

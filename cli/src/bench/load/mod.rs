@@ -98,6 +98,14 @@ pub(crate) const NODES: usize = 4;
 const JOB: u64 = 2 << 10;
 
 impl Kind {
+    /// The copies of an operation, one after the other.
+    fn copies(self) -> usize {
+        match self {
+            Kind::Graph => NODES,
+            _ => 1,
+        }
+    }
+
     /// The jobs in flight of an operation, on one WorkQ.
     pub(crate) fn jobs(self) -> usize {
         match self {
@@ -153,6 +161,15 @@ impl<L> Lanes<L> {
         Lanes {
             lanes,
             spins,
+            other: None,
+        }
+    }
+
+    /// Lanes that a runtime drives in every mode, for example since they wait for sockets.
+    fn by_runtime(lanes: Vec<L>) -> Lanes<L> {
+        Lanes {
+            lanes,
+            spins: None,
             other: None,
         }
     }

@@ -139,11 +139,7 @@ async fn tcp_to(peer: &dyn Meet, plan: &Plan) -> Result<Lanes<Lane<TcpStream>>> 
             _far: Some(far.stream),
         });
     }
-    Ok(Lanes {
-        lanes,
-        spins: None,
-        other: None,
-    })
+    Ok(Lanes::by_runtime(lanes))
 }
 
 pub(super) async fn unix(plan: &Plan) -> Result<Lanes<Lane<UnixStream>>> {
@@ -177,10 +173,8 @@ fn lanes<S>(streams: Vec<S>, size: usize, other: Option<thread::JoinHandle<()>>)
         _far: None,
     };
     Lanes {
-        lanes: streams.into_iter().map(lane).collect(),
-        // Streams hear sockets.
-        spins: None,
         other,
+        ..Lanes::by_runtime(streams.into_iter().map(lane).collect())
     }
 }
 

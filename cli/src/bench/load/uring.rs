@@ -17,7 +17,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
 
-use super::{Failed, Kind, Lanes, NODES, Plan, Result};
+use super::{Failed, Lanes, Plan, Result};
 
 pub(super) struct Lane {
     ring: Rc<Ring>,
@@ -25,18 +25,13 @@ pub(super) struct Lane {
 }
 
 pub(super) async fn lanes(plan: &Plan) -> Result<Lanes<Lane>> {
-    // A graph has a read for each node, one after the other.
-    let reads = if plan.kind == Kind::Graph { NODES } else { 1 };
-    let ring = Rc::new(Ring::new(plan.size, plan.depth, reads)?);
+    let ring = Rc::new(Ring::new(plan.size, plan.depth, plan.kind.copies())?);
     let lane = |at| Lane {
         ring: Rc::clone(&ring),
         at,
     };
-    Ok(Lanes {
-        lanes: (0..plan.depth).map(lane).collect(),
-        spins: None,
-        other: None,
-    })
+    let lanes = (0..plan.depth).map(lane);
+    Ok(Lanes::by_runtime(lanes.collect()))
 }
 
 impl super::Lane for Lane {

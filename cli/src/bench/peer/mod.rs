@@ -28,7 +28,7 @@ use tokio::time::timeout;
 use tokio_doca::stream::{RdmaConnector, StreamAddr, StreamOptions};
 use tokio_doca::{Rdma, WorkQ};
 
-use super::kind::KINDS;
+use super::kind::{BASELINES, KINDS, name};
 use super::load::far::{Far, Meet};
 use super::load::pair::context;
 use super::load::{Baseline, Failed, Kind, Plan, Result};
@@ -38,9 +38,6 @@ use crate::transfer::{
 };
 
 pub(super) use serve::{ServeArgs, serve};
-
-/// The name of the baseline in a plan.
-const TCP: &str = "tcp";
 
 /// The most connections of a server at once, strangers included.
 pub(super) const PEERS: usize = 64;
@@ -75,7 +72,7 @@ impl Asked {
 
     fn name(self) -> &'static str {
         match self.tcp {
-            true => TCP,
+            true => name(&BASELINES, &Baseline::Tcp),
             false => self.kind.name(),
         }
     }
@@ -90,11 +87,12 @@ impl Asked {
         let (size, rest) = bytes.split_first_chunk()?;
         let (depth, named) = rest.split_first_chunk()?;
         let (size, depth) = (u32::from_be_bytes(*size), u32::from_be_bytes(*depth));
-        let tcp = named == TCP.as_bytes();
-        let known = KINDS.iter().find(|(it, _)| it.as_bytes() == named);
-        let known = known.filter(|(_, kind)| kind.has_peer());
-        let kind = known.map(|(_, kind)| *kind);
-        let kind = if tcp { Kind::Stream } else { kind? };
+        let tcp = named == name(&BASELINES, &Baseline::Tcp).as_bytes();
+        let mut known = KINDS.iter().filter(|(_, kind)| kind.has_peer());
+        let kind = match tcp {
+            true => Kind::Stream,
+            false => known.find(|(it, _)| it.as_bytes() == named)?.1,
+        };
         (size > 0 && depth > 0).then_some(Asked {
             kind,
             tcp,
@@ -148,9 +146,9 @@ impl Peer {
             address: stream.peer().to_string(),
             about: printable(&about),
         });
-        let asked = Asked::of(plan).bytes();
+        let asked = Asked::of(plan);
         let answer = limited(ANSWER, async {
-            session.say(&mut stream, Step::Plan, &asked).await?;
+            session.say(&mut stream, Step::Plan, &asked.bytes()).await?;
             session.hear(&mut stream, Step::Answer).await
         });
         let answer = answer.await.map_err(Failed::Said)?;
@@ -159,13 +157,14 @@ impl Peer {
             return Err(Failed::Said(format!("it refuses: {why}")));
         };
         let tcp = rest.split_first_chunk().zip(stream.peer().tcp_addr());
+        let tcp = tcp.filter(|_| asked.tcp);
         let tcp = tcp.and_then(|((port, nonce), mut addr)| {
             addr.set_port(u16::from_be_bytes(*port));
             Some((addr, Nonce::try_from(nonce).ok()?))
         });
         Ok(Far {
             memory: rest.to_vec(),
-            tcp: tcp.filter(|_| plan.baseline == Some(Baseline::Tcp)),
+            tcp,
             stream,
         })
     }
