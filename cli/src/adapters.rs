@@ -6,6 +6,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use tokio_doca::device::DevInfo;
+use tokio_doca::device::contract::Provider;
+use tokio_doca::rdma::Path as Way;
+use tokio_doca::verbs::Verbs;
 use tokio_doca::{Device, Rdma, WorkQ};
 
 use crate::failure::text;
@@ -25,6 +29,18 @@ pub(crate) struct Link {
     pub(crate) rate: String,
 }
 
+/// What the kernel tells about an adapter beside its link. A text is empty if the kernel does not
+/// tell it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hardware {
+    /// The kind of adapter: `CA` for InfiniBand and RoCE, `RNIC` for iWARP.
+    pub(crate) kind: String,
+    pub(crate) firmware: String,
+    pub(crate) guid: String,
+    /// The state of the port's cable, such as `linkup` or `disabled`.
+    pub(crate) physical_state: String,
+}
+
 /// An address (GID) of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Address {
@@ -37,6 +53,11 @@ pub(crate) struct Address {
     pub(crate) interface: Option<String>,
     /// True if a connection without further settings uses this address.
     pub(crate) taken: bool,
+}
+
+/// Returns true if the device is an adapter, which the kernel lists.
+pub(crate) fn is_one(info: &DevInfo) -> bool {
+    info.provider() == Verbs::system().name()
 }
 
 fn read(path: impl AsRef<Path>) -> Option<String> {
@@ -63,11 +84,15 @@ fn numbers(folder: &Path) -> Vec<u32> {
     numbers
 }
 
+/// Returns the word of a file with a number and a word, such as "4: ACTIVE".
+fn word(path: impl AsRef<Path>) -> String {
+    let text = read(path).unwrap_or_default();
+    let word = text.split_once(": ").map(|(_, word)| word.to_owned());
+    word.unwrap_or(text)
+}
+
 fn state(port: &Path) -> String {
-    let state = read(port.join("state")).unwrap_or_default();
-    // The kernel writes the state as "4: ACTIVE".
-    let word = state.split_once(": ").map_or(&*state, |(_, word)| word);
-    word.to_lowercase()
+    word(port.join("state")).to_lowercase()
 }
 
 /// Returns the numbers of an adapter's ports, in order.
@@ -99,6 +124,18 @@ pub(crate) fn link(class: &Path, name: &str) -> Option<Link> {
         state: state(&folder),
         layer: read(folder.join("link_layer"))?,
         rate: read(folder.join("rate")).unwrap_or_default(),
+    })
+}
+
+pub(crate) fn hardware(class: &Path, name: &str) -> Option<Hardware> {
+    let (_, port) = port(class, name)?;
+    let adapter = class.join(name.split('/').next()?);
+    let text = |file| read(adapter.join(file)).unwrap_or_default();
+    Some(Hardware {
+        kind: word(adapter.join("node_type")),
+        firmware: text("fw_ver"),
+        guid: text("node_guid"),
+        physical_state: word(port.join("phys_state")).to_lowercase(),
     })
 }
 
@@ -135,24 +172,27 @@ pub(crate) fn addresses(class: &Path, name: &str, taken: Option<IpAddr>) -> Vec<
     found
 }
 
-/// Returns the address that a connection of this device uses by default. Makes two Rdmas and
-/// connects one to the other; sends nothing.
-pub(crate) async fn taken(name: &str) -> std::result::Result<IpAddr, String> {
-    let connect = async || -> tokio_doca::Result<Option<IpAddr>> {
+/// Returns how a connection of this device to itself goes by default: its address, and the size of
+/// its packets. Makes two Rdmas and connects one to the other; sends nothing.
+pub(crate) async fn taken(name: &str) -> std::result::Result<Way, String> {
+    let connect = async || -> tokio_doca::Result<Option<Way>> {
         let device = Device::open(name)?;
         let workq = WorkQ::builder().depth(16).build()?;
         let here = Rdma::builder(&device).attach(&workq)?;
         let there = Rdma::builder(&device).attach(&workq)?;
         here.connect(&there.export()?).await?;
-        Ok(here
-            .path()
-            .map(|path| IpAddr::from(path.gid).to_canonical()))
+        Ok(here.path())
     };
     match connect().await {
-        Ok(Some(address)) => Ok(address),
+        Ok(Some(way)) => Ok(way),
         Ok(None) => Err("the device does not say which address it takes".to_owned()),
         Err(error) => Err(text(&error)),
     }
+}
+
+/// Returns the address of this side of a connection.
+pub(crate) fn address(way: &Way) -> IpAddr {
+    IpAddr::from(way.gid).to_canonical()
 }
 
 /// Returns the reason why the library uses an address, as far as the address itself shows it.

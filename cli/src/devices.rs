@@ -6,7 +6,6 @@ use std::path::Path;
 
 use serde::Serialize;
 use tokio_doca::Device;
-use tokio_doca::device::contract::Provider;
 use tokio_doca::device::{DevInfo, PciAddr, PciFunction, RepFilter, RepInfo, RepKind};
 use tokio_doca::verbs::Verbs;
 
@@ -104,12 +103,11 @@ async fn report() -> Result<Report> {
 
 async fn row(info: &DevInfo) -> Result<Row> {
     let (class, name) = (Path::new(CLASS), info.name());
-    let is_adapter = info.provider() == Verbs::system().name();
     let (mut link, mut addresses, mut address_reason) = (None, Vec::new(), None);
-    if is_adapter {
+    if adapters::is_one(info) {
         link = adapters::link(class, name);
         let taken = adapters::taken(name).await;
-        addresses = adapters::addresses(class, name, taken.as_ref().ok().copied());
+        addresses = adapters::addresses(class, name, taken.as_ref().ok().map(adapters::address));
         let marked = addresses.iter().find(|it| it.taken);
         address_reason = taken.err().or_else(|| marked.map(adapters::because));
     }

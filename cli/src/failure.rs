@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ErrorKind};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 /// The reason why a command ended early.
@@ -120,7 +120,14 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
             ExitCode::from(2)
         }
         _ => {
-            say(&sentence(&error.render().to_string()));
+            let text = match error.get(ContextKind::InvalidSubcommand) {
+                // What clap says of a second word is about its own rules.
+                Some(word) if error.kind() == ErrorKind::ArgumentConflict => {
+                    format!("'{word}' is one word too many: --help says what can be written")
+                }
+                _ => sentence(&error.render().to_string()),
+            };
+            say(&text);
             ExitCode::from(2)
         }
     }

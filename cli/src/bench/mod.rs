@@ -83,8 +83,8 @@ pub(crate) struct Args {
     mode: Vec<Mode>,
     /// With a runtime and WorkQ each, 1 to 64
     #[arg(long, value_name = "N", default_value = "1")]
-    #[arg(value_parser = clap::value_parser!(u8).range(1..=THREADS as i64))]
-    threads: u8,
+    #[arg(value_parser = threads)]
+    threads: usize,
     /// Of each point, 0.01 to 60
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
     duration: Duration,
@@ -126,7 +126,7 @@ enum Command {
 const SELF: &str = "self";
 
 /// The most threads of a run.
-const THREADS: u64 = 64;
+const THREADS: usize = 64;
 /// The most points of a run.
 const POINTS: usize = 256;
 
@@ -135,6 +135,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = seconds.filter(|it| (0.01..=60.0).contains(it));
     let wrong = || "write 0.01 to 60, for example 0.5".to_owned();
     Ok(Duration::from_secs_f64(seconds.ok_or_else(wrong)?))
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    let threads = text.parse().ok().filter(|it| (1..=THREADS).contains(it));
+    threads.ok_or_else(|| format!("write 1 to {THREADS}"))
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -149,7 +154,7 @@ pub(crate) fn run(args: &Args) -> Result {
 fn of_kind(args: &Args, kind: Kind) -> Result {
     let vs = unique(&args.vs);
     limits::comparable(kind, &vs)?;
-    let threads = args.threads.into();
+    let threads = args.threads;
     let peer = args.peer(kind, &vs, threads)?;
     let sizes = args.sizes(kind)?;
     let device = open::device(args.device.as_deref())?;

@@ -31,9 +31,7 @@ pub(super) struct Row {
     pub(super) mode: &'static str,
     #[serde(flatten)]
     pub(super) measured: Measured,
-    /// With `--trace`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) system_calls: Option<Calls>,
+    pub(super) system_calls: Calls,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) vs: Vec<Versus>,
 }
@@ -46,12 +44,20 @@ pub(super) enum Calls {
     NotMeasured(String),
 }
 
+const NOT_ASKED: &str = "without --trace";
+
 impl Calls {
-    fn of(calls: &Result<f64, String>) -> Calls {
+    pub(super) fn of(calls: Option<&Result<f64, String>>) -> Calls {
         match calls {
-            Ok(calls) => Calls::PerOperation(*calls),
-            Err(why) => Calls::NotMeasured(why.clone()),
+            Some(Ok(calls)) => Calls::PerOperation(*calls),
+            Some(Err(why)) => Calls::NotMeasured(why.clone()),
+            None => Calls::NotMeasured(NOT_ASKED.to_owned()),
         }
+    }
+
+    /// Returns true if the run had `--trace`.
+    pub(super) fn is_asked(&self) -> bool {
+        !matches!(self, Calls::NotMeasured(why) if why == NOT_ASKED)
     }
 
     /// What it is, in a line for people.
@@ -112,7 +118,7 @@ impl Row {
             depth: point.depth,
             mode: name(&MODES, &point.mode),
             measured: Measured::of(&point.figures, bytes),
-            system_calls: point.calls.as_ref().map(Calls::of),
+            system_calls: Calls::of(point.calls.as_ref()),
             vs: point.vs.iter().map(|it| Versus::of(it, bytes)).collect(),
         }
     }
@@ -174,6 +180,13 @@ impl Report {
             Some(peer) => format!("{title} with {}", peer.address),
             None => title,
         }
+    }
+
+    /// A note about the system calls, unless the run had `--trace`.
+    pub(super) fn not_traced(&self) -> Option<String> {
+        let is_missing = |row: &Row| !row.system_calls.is_asked();
+        let is_one_missing = self.points.iter().any(is_missing);
+        is_one_missing.then(|| format!("not measured: system calls, {NOT_ASKED}"))
     }
 
     /// The sentence with which the command fails, unless everything was measured.

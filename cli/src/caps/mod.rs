@@ -1,14 +1,21 @@
 //! `tokio-doca caps`: each limit and each operation of a device.
 
 mod rows;
+#[cfg(test)]
+mod tests;
 mod value;
+mod why;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use tokio_doca::device::DevInfo;
+use tokio_doca::rdma;
 
+use crate::adapters::{self, CLASS, Hardware, Link};
 use crate::failure::Result;
 use crate::open;
 use crate::output::{BOLD, print, print_json};
@@ -25,75 +32,121 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result {
     let device = open::device(Some(&args.device))?;
-    let report = Report::of(device.info());
+    let info = device.info();
+    let port = match adapters::is_one(info) {
+        true => open::runtime()?.block_on(Port::of(Path::new(CLASS), info.name())),
+        false => None,
+    };
+    let report = Report::of(info, port.as_ref());
     match args.json {
         true => print_json(&report),
         false => print(&report.text()),
     }
 }
 
-/// The capabilities of one kind of context. Without rows the device has no such context.
+/// The port of an adapter.
+struct Port {
+    link: Link,
+    hardware: Hardware,
+    /// How a connection goes, or `None` if none is made.
+    taken: Option<rdma::Path>,
+}
+
+impl Port {
+    async fn of(class: &Path, name: &str) -> Option<Port> {
+        Some(Port {
+            link: adapters::link(class, name)?,
+            hardware: adapters::hardware(class, name)?,
+            taken: adapters::taken(name).await.ok(),
+        })
+    }
+}
+
+/// The capabilities of one kind of context; without rows the device has no such context. The first
+/// section, without a title, is about the device.
 struct Section {
     key: &'static str,
     title: &'static str,
     rows: Vec<Row>,
 }
 
+impl Section {
+    fn new(key: &'static str, title: &'static str, rows: Option<Vec<Row>>) -> Section {
+        let rows = rows.unwrap_or_default();
+        Section { key, title, rows }
+    }
+
+    /// Returns the key in JSON of each row that says that the device lacks something, or an empty
+    /// one if it lacks the whole section.
+    fn lacks(&self) -> Vec<&'static str> {
+        match self.rows.is_empty() {
+            true => vec![""],
+            false => {
+                let rows = self.rows.iter().filter(|it| it.is_lack());
+                rows.map(|it| it.0).collect()
+            }
+        }
+    }
+}
+
 struct Report {
-    general: Vec<Row>,
     sections: Vec<Section>,
+    /// The reason of each lack, with the keys of its section and its row.
+    reasons: BTreeMap<(&'static str, &'static str), &'static str>,
 }
 
 impl Report {
-    fn of(info: &DevInfo) -> Report {
+    /// Describes a device, and its port if it is an adapter.
+    fn of(info: &DevInfo, port: Option<&Port>) -> Report {
         let caps = info.caps();
-        let section = |key, title, rows: Option<Vec<Row>>| Section {
-            key,
-            title,
-            rows: rows.unwrap_or_default(),
-        };
-        Report {
-            general: rows::general(info),
-            sections: vec![
-                section("dma", "Copies (DMA)", caps.dma.as_ref().map(rows::dma)),
-                section(
-                    "sha",
-                    "Hashes (SHA)",
-                    caps.sha.as_ref().map(|it| rows::sha(caps, it)),
-                ),
-                section("crc", "CRC-32C", caps.crc.as_ref().map(rows::crc)),
-                section("rdma", "RDMA", caps.rdma.as_ref().map(rows::rdma)),
-                section(
-                    "sync_event",
-                    "Sync events",
-                    caps.sync_event.as_ref().map(rows::sync_event),
-                ),
-                section(
-                    "accel",
-                    "Jobs of its own (accel)",
-                    caps.accel.as_ref().map(rows::accel),
-                ),
-            ],
+        let sha = caps.sha.as_ref().map(|it| rows::sha(caps, it));
+        let sync_event = caps.sync_event.as_ref().map(rows::sync_event);
+        let accel = caps.accel.as_ref().map(rows::accel);
+        let mut sections = vec![
+            Section::new("", "", Some(rows::general(info))),
+            Section::new("dma", "Copies (DMA)", caps.dma.as_ref().map(rows::dma)),
+            Section::new("sha", "Hashes (SHA)", sha),
+            Section::new("crc", "CRC-32C", caps.crc.as_ref().map(rows::crc)),
+            Section::new("rdma", "RDMA", caps.rdma.as_ref().map(rows::rdma)),
+            Section::new("sync_event", "Sync events", sync_event),
+            Section::new("accel", "Jobs of its own (accel)", accel),
+        ];
+        if let Some(port) = port {
+            sections.insert(1, Section::new("port", "Port", Some(rows::port(port))));
         }
+        let mut reasons = BTreeMap::new();
+        for section in &sections {
+            for key in section.lacks() {
+                let why = why::why(info, port, section.key, key);
+                reasons.extend(why.map(|why| ((section.key, key), why)));
+            }
+        }
+        Report { sections, reasons }
     }
 
     fn text(&self) -> String {
-        let mut text = lines(&self.general);
-        for Section { title, rows, .. } in &self.sections {
-            let _ = match rows.is_empty() {
-                true => writeln!(text, "\n{BOLD}{title}{BOLD:#}: not supported"),
-                false => writeln!(text, "\n{BOLD}{title}{BOLD:#}"),
-            };
-            text += &lines(rows);
+        let mut text = String::new();
+        for Section { key, title, rows } in &self.sections {
+            if !title.is_empty() {
+                let _ = write!(text, "\n{BOLD}{title}{BOLD:#}");
+                if rows.is_empty() {
+                    text.push_str(": not supported");
+                }
+                if let Some(why) = self.reasons.get(&(*key, "")) {
+                    let _ = write!(text, " ({why})");
+                }
+                text.push('\n');
+            }
+            text += &self.lines(key, rows);
         }
         text
     }
-}
 
-/// Returns one line for each row, with its words and its value.
-fn lines(rows: &[Row]) -> String {
-    let line = |Row(_, words, value): &Row| format!("  {words:<34}{}\n", value.text());
-    rows.iter().map(line).collect()
+    /// Returns a line for each row of a section, with its words, its value, and why it is a lack.
+    fn lines(&self, section: &'static str, rows: &[Row]) -> String {
+        let why = |row: &Row| self.reasons.get(&(section, row.0)).copied();
+        rows.iter().map(|row| row.line(why(row))).collect()
+    }
 }
 
 /// Serializes rows as one JSON object.
@@ -106,36 +159,26 @@ impl Serialize for Object<'_> {
 }
 
 impl Serialize for Report {
-    /// Serializes an object for each kind of context, and null if the device lacks that kind.
+    /// Serializes an object for each kind of context, and null if the device lacks that kind, and
+    /// the reasons of what it lacks.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        for Row(key, _, value) in &self.general {
-            map.serialize_entry(key, value)?;
-        }
         for Section { key, rows, .. } in &self.sections {
-            let object = (!rows.is_empty()).then_some(Object(rows));
-            map.serialize_entry(key, &object)?;
+            if key.is_empty() {
+                for Row(key, _, value) in rows {
+                    map.serialize_entry(key, value)?;
+                }
+            } else {
+                let object = (!rows.is_empty()).then_some(Object(rows));
+                map.serialize_entry(key, &object)?;
+            }
         }
+        let path = |(section, key): &(&str, &str)| match (*section, *key) {
+            ("", it) | (it, "") => it.to_owned(),
+            (section, key) => format!("{section}.{key}"),
+        };
+        let reasons = self.reasons.iter().map(|(of, why)| (path(of), why));
+        map.serialize_entry("why_not", &reasons.collect::<BTreeMap<_, _>>())?;
         map.end()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio_doca::device::{Caps, PciFunction};
-
-    use super::*;
-
-    #[test]
-    fn what_a_device_lacks_is_said() {
-        let caps = Caps::for_dma(4096, 1, 8);
-        let info = DevInfo::new("test", "t0", None, PciFunction::Pf, caps);
-        let report = Report::of(&info);
-        let text = anstream::adapter::strip_str(&report.text()).to_string();
-        assert!(text.contains("\nRDMA: not supported\n"), "{text}");
-        assert!(text.contains("4,096 bytes (4 KiB)"), "{text}");
-        let json = serde_json::to_value(&report).unwrap();
-        assert!(json["rdma"].is_null() && json["pci_address"].is_null());
-        assert_eq!(json["dma"]["max_buf_size"], 4096);
     }
 }

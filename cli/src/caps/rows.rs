@@ -6,7 +6,9 @@ use tokio_doca::device::{
 };
 use tokio_doca::sha::Algorithm;
 
+use super::Port;
 use super::value::{Row, Value};
+use crate::adapters;
 use crate::devices::function;
 
 fn is(key: &'static str, words: &'static str, is: bool) -> Row {
@@ -73,6 +75,37 @@ pub(super) fn general(info: &DevInfo) -> Vec<Row> {
             "lists emulated representors",
             lists(RepFilter::Emulated),
         ),
+    ]
+}
+
+pub(super) fn port(port: &Port) -> Vec<Row> {
+    let Port {
+        link,
+        hardware,
+        taken,
+    } = port;
+    let told = |key, words, it: &str| text(key, words, (!it.is_empty()).then(|| it.to_owned()));
+    let addr = taken.as_ref().map(|it| adapters::address(it).to_string());
+    let mtu = taken.as_ref().map(|it| Value::Bytes(it.mtu.bytes().into()));
+    vec![
+        count("port", "number", link.port),
+        told("state", "state", &link.state),
+        told(
+            "physical_state",
+            "state of the cable",
+            &hardware.physical_state,
+        ),
+        told("link_layer", "link", &link.layer),
+        told("rate", "rate", &link.rate),
+        text("address", "address of connections (GID)", addr),
+        Row(
+            "mtu",
+            "payload of a packet (MTU)",
+            mtu.unwrap_or(Value::None),
+        ),
+        told("node_type", "kind of adapter", &hardware.kind),
+        told("firmware", "firmware", &hardware.firmware),
+        told("node_guid", "node GUID", &hardware.guid),
     ]
 }
 

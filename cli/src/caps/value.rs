@@ -1,6 +1,13 @@
 //! A limit or an operation: its key in JSON, its words, and its value.
 
+use std::fmt::Write;
+
 use serde::Serialize;
+
+use crate::output::indented;
+
+/// The column at which a value begins.
+const VALUE: usize = 36;
 
 /// A value. JSON has it as it is; the text for people adds the unit.
 #[derive(Serialize)]
@@ -21,8 +28,25 @@ pub(super) struct Row(
     pub(super) Value,
 );
 
+impl Row {
+    /// Returns true if the row says that the device lacks something.
+    pub(super) fn is_lack(&self) -> bool {
+        matches!(self.2, Value::Is(false))
+    }
+
+    /// Returns the line of the row. `why` is the reason of a lack.
+    pub(super) fn line(&self, why: Option<&str>) -> String {
+        let mut value = self.2.text();
+        if let Some(why) = why {
+            let _ = write!(value, ": {why}");
+        }
+        let value = indented(&value, VALUE);
+        format!("  {:<1$}{2}", self.1, VALUE - 2, value.trim_start())
+    }
+}
+
 impl Value {
-    pub(super) fn text(&self) -> String {
+    fn text(&self) -> String {
         match self {
             Value::Is(true) => "yes".to_owned(),
             Value::Is(false) => "no".to_owned(),

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use io_uring::IoUring;
 use serde_json::Value;
@@ -195,7 +196,8 @@ fn wrong_usage_is_one_sentence_with_the_way_out() {
         (&["dma", "--depth", "0"], "1..64"),
         (&["dma", "--depth", "1K"], "1 to 4096"),
         (&["dma", "--mode", "poll"], "event, busy-poll, hybrid"),
-        (&["dma", "--threads", "65"], "1..=64"),
+        (&["dma", "--threads", "65"], "write 1 to 64"),
+        (&["dma", "--threads", "x"], "write 1 to 64"),
         (&["dma", "--duration", "61"], "0.01 to 60"),
         (
             &["dma", "--vs", "rsync"],
@@ -281,6 +283,42 @@ fn a_signal_ends_it_with_the_points_that_have_ended() {
     ran.refused(1, &["interrupted: 2 of 2 points were not measured"]);
 }
 
+#[test]
+#[ignore = "needs strace"]
+fn needs_strace_a_refused_ring_is_named_as_in_manuals() {
+    let folder = Folder::new();
+    for (error, says) in [
+        ("EPERM", "EPERM: Operation not permitted"),
+        ("ENOSYS", "ENOSYS: Function not implemented"),
+    ] {
+        let mut command = Command::new("strace");
+        let inject = format!("inject=io_uring_setup:error={error}");
+        command.args([
+            "-f",
+            "-o",
+            "/dev/null",
+            "-e",
+            "trace=io_uring_setup",
+            "-e",
+            &inject,
+        ]);
+        command.arg(env!("CARGO_BIN_EXE_tokio-doca"));
+        command.args([
+            "bench",
+            "dma",
+            "--duration",
+            "0.01",
+            "--vs",
+            "io_uring",
+            "--json",
+        ]);
+        let ran = Ran::of(command.current_dir(folder.path("")).output().unwrap());
+        let report: Value = serde_json::from_str(&ran.done()).unwrap();
+        let row = &report["points"][0]["vs"][0];
+        assert_eq!(row["not_measured"], says);
+    }
+}
+
 /// Runs it with this as the program `strace`.
 fn with_strace(script: &str) -> Value {
     let folder = Folder::new();
@@ -317,5 +355,9 @@ fn system_calls_are_counted_under_strace_or_the_report_says_why_not() {
         None => assert!(calls["per_operation"].as_f64().unwrap() > 0.1, "{calls}"),
         Some(why) => assert!(why.starts_with("strace is "), "{why}"),
     }
-    assert!(report(&["stream"])["points"][0]["system_calls"].is_null());
+    let calls = report(&["stream"])["points"][0]["system_calls"].clone();
+    assert_eq!(calls["not_measured"], "without --trace");
+    let text = run(&["stream", "--duration", "0.01"], &[]).done();
+    let end = "\n\nnot measured: system calls, without --trace\n";
+    assert!(text.ends_with(end), "{text}");
 }

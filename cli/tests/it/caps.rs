@@ -19,13 +19,16 @@ fn limits_and_operations_are_listed() {
     };
     assert_eq!(value("provider"), "soft");
     assert_eq!(value("SHA-256"), "yes");
-    assert_eq!(value("computed by hardware"), "no");
+    assert_eq!(value("computed by hardware"), "no: the CPU computes them");
     assert_eq!(value("atomic fetch-and-add"), "yes");
     assert_eq!(
         value("largest message from a pool"),
         "262,144 bytes (256 KiB)"
     );
-    assert_eq!(value("Jobs of its own (accel):"), "not supported");
+    assert_eq!(
+        value("Jobs of its own (accel):"),
+        "not supported (its provider has no jobs of its own)"
+    );
     assert!(text.lines().all(|line| line.len() <= 80));
 }
 
@@ -41,6 +44,12 @@ fn json_has_the_limits_that_the_device_was_given() {
     assert_eq!(caps["sync_event"]["wait_gt"], false);
     assert!(caps["sync_event"]["max_wait"].is_null());
     assert!(caps["accel"].is_null());
+    assert_eq!(caps["port"], Value::Null, "it has no port");
+    let why = &caps["why_not"];
+    let limited = "the limits it was given leave it out (TOKIO_DOCA_SOFT_LIMITS)";
+    assert_eq!(why["sync_event.wait_gt"], limited);
+    assert_eq!(why["accel"], "its provider has no jobs of its own");
+    assert!(why["dma"].is_null() && why["export_dpu"].is_null(), "{why}");
 }
 
 #[test]

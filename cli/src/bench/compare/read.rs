@@ -116,7 +116,7 @@ fn run_of(report: Report) -> Result<Run, String> {
             "it has {points} points, and a run {POINTS} at most"
         ));
     }
-    if report.threads as u64 > THREADS {
+    if report.threads > THREADS {
         return Err(format!("it has more than {THREADS} threads"));
     }
     Ok(Run {

@@ -151,7 +151,8 @@ impl Page {
             notes.push(format!("not measured: {left}, because the run ended early"));
         }
         notes.extend(not_measured(&report.points));
-        notes.extend(traced(&report.points));
+        notes.extend(report.points.iter().filter_map(traced));
+        notes.extend(report.not_traced());
         notes.push(match &report.run.about.peer {
             None => "Both sides of an operation are in one process.".to_owned(),
             Some(peer) => format!(
@@ -169,22 +170,14 @@ impl Page {
     }
 }
 
-/// The system calls of each point, or why they were not measured.
-fn traced(points: &[Row]) -> Vec<String> {
-    let of = |row: &Row| {
-        let calls = row.system_calls.as_ref()?.words();
-        let Row {
-            size, depth, mode, ..
-        } = row;
-        Some(format!(
-            "{size} bytes, depth {depth}, {mode}: {calls}, under strace"
-        ))
-    };
-    let notes: Vec<String> = points.iter().filter_map(of).collect();
-    match notes.is_empty() {
-        true => vec!["not measured: system calls, without --trace".to_owned()],
-        false => notes,
-    }
+/// The system calls of a point, or why they were not measured, if the run had `--trace`.
+fn traced(row: &Row) -> Option<String> {
+    let Row {
+        size, depth, mode, ..
+    } = row;
+    let calls = row.system_calls.words();
+    let note = format!("{size} bytes, depth {depth}, {mode}: {calls}, under strace");
+    row.system_calls.is_asked().then_some(note)
 }
 
 /// What was not measured beside the points, with a note for each reason.

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use io_uring::{IoUring, opcode, types};
+use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
@@ -78,6 +79,14 @@ struct Read {
     waker: Option<Waker>,
 }
 
+/// Returns why the system refuses a ring, by the name that manuals have for it and in words.
+fn refused(error: io::Error) -> Failed {
+    match error.raw_os_error() {
+        Some(number) => Failed::Said(Errno::from_raw(number).to_string()),
+        None => error.into(),
+    }
+}
+
 impl Ring {
     fn new(size: usize, depth: usize, reads_of_a_lane: usize) -> Result<Ring> {
         let file = memfd_create(c"bench", MFdFlags::MFD_CLOEXEC).map_err(io::Error::from)?;
@@ -86,7 +95,7 @@ impl Ring {
             file.write_all(&vec![7; size])?;
         }
         let entries = depth.next_power_of_two();
-        let uring = IoUring::new(entries.try_into().unwrap_or(u32::MAX))?;
+        let uring = IoUring::new(entries.try_into().unwrap_or(u32::MAX)).map_err(refused)?;
         uring.submitter().register_files(&[file.as_raw_fd()])?;
         // SAFETY: the ring has its descriptor open, and the borrow ends with this statement.
         let ended = unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }.try_clone_to_owned()?;
