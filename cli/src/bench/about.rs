@@ -36,7 +36,7 @@ impl Run {
         }
     }
 
-    /// A run of which all that is known is this text.
+    /// Returns a run in which every text field is `text`.
     #[cfg(test)]
     pub(super) fn of_text(text: &str) -> Run {
         let text = || text.to_owned();
@@ -60,7 +60,7 @@ impl Run {
         }
     }
 
-    /// Rows of words and values, for people.
+    /// Returns the fields as rows of a label and a value, for the readable report.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = self.about.lines();
         lines.extend(self.cpu.clone().map(|it| ("CPU", it)));
@@ -71,7 +71,8 @@ impl Run {
     }
 }
 
-/// What `/proc/cpuinfo` says of the first CPU. Some architectures say nothing of that.
+/// Returns the model name of the first CPU from `/proc/cpuinfo`. Some architectures do not give
+/// one.
 fn cpu() -> Option<String> {
     let text = system::text(Path::new("/proc/cpuinfo")).ok()?;
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
@@ -79,7 +80,7 @@ fn cpu() -> Option<String> {
     Some(model.trim().to_owned())
 }
 
-/// The command line as a shell reads it.
+/// Returns the command line, quoted so that a shell reads the same arguments.
 fn command(args: impl Iterator<Item = OsString>) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%".contains(c);
     args.fold("tokio-doca".to_owned(), |line, arg| {

@@ -1,4 +1,4 @@
-//! The names of kinds, modes and baselines, and what is sensible for a kind.
+//! The names of kinds, modes and baselines, and the defaults and properties of each kind.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) const KINDS: [(&str, Kind); 11] = [
     ("graph", Kind::Graph),
 ];
 
-/// How long the mode hybrid polls before it sleeps: about what a wake-up takes.
+/// How long the mode `hybrid` polls before it sleeps: about the time of a wake-up.
 const SPIN: Duration = Duration::from_micros(50);
 
 pub(super) const MODES: [(&str, Mode); 3] = [
@@ -38,7 +38,7 @@ pub(super) const BASELINES: [(&str, Baseline); 5] = [
     ("unix", Baseline::Unix),
 ];
 
-/// The value of a name, for clap.
+/// Returns a clap parser that turns a name of the list `known` into its value.
 pub(super) fn named<T>(known: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T>
 where
     T: Copy + Send + Sync + 'static,
@@ -50,7 +50,7 @@ where
     PossibleValuesParser::new(known.iter().map(|(name, _)| *name)).try_map(find)
 }
 
-/// The name of a value.
+/// Returns the name of a value in the list `known`.
 pub(super) fn name<T: PartialEq>(known: &[(&'static str, T)], value: &T) -> &'static str {
     let found = known.iter().find(|(_, it)| it == value);
     found.map_or("?", |(name, _)| name)
@@ -61,7 +61,7 @@ impl Kind {
         name(&KINDS, &self)
     }
 
-    /// The size if none is said.
+    /// Returns the default of `--size`, in bytes.
     pub(super) fn usual_size(self) -> usize {
         match self {
             Kind::Sha | Kind::Crc => 64 << 10,
@@ -71,18 +71,18 @@ impl Kind {
         }
     }
 
-    /// Returns true if all its operations have the same size.
+    /// Returns true if all operations of this kind have the same size.
     pub(super) fn has_one_size(self) -> bool {
         matches!(self, Kind::RdmaAtomic | Kind::SyncEvent)
     }
 
-    /// Returns true if its other side can be in another process.
+    /// Returns true if the other side of this kind can be in another process.
     pub(super) fn has_peer(self) -> bool {
         let one_sided = matches!(self, Kind::RdmaRead | Kind::RdmaWrite | Kind::RdmaAtomic);
         one_sided || matches!(self, Kind::RdmaSend | Kind::Stream)
     }
 
-    /// What it can be compared with.
+    /// Returns the baselines that this kind can be compared with.
     pub(super) fn baselines(self) -> &'static [Baseline] {
         match self {
             Kind::Dma | Kind::Sha | Kind::Crc | Kind::Graph => {

@@ -1,4 +1,4 @@
-//! What a device and this program refuse, which is asked before anything is measured.
+//! Checks what a device and this program refuse, before anything is measured.
 
 use tokio_doca::channel::Channel;
 use tokio_doca::device::{Caps, DevInfo};
@@ -8,16 +8,17 @@ use super::load::{Baseline, Kind};
 use super::peer::PEERS;
 use crate::failure::{Failure, Result};
 
-/// Memory of all operations in flight.
+/// The most memory that all operations in flight may take together, in bytes.
 pub(super) const MEMORY: u64 = 1 << 30;
 
-/// The largest operation, and the most operations in flight of a thread.
+/// The largest operation in bytes, and the most operations in flight per thread.
 struct Most {
     size: u64,
     depth: u64,
 }
 
-/// Fails if a device has no operations of a kind, or fewer or smaller ones.
+/// Fails if a device lacks the operations of a kind, or if it or this program takes only smaller or
+/// fewer ones.
 pub(super) fn check(
     kind: Kind,
     info: &DevInfo,
@@ -58,7 +59,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// `None` if the device has no such operations.
+/// Returns the limits of a device for a kind; `None` if the device has no such operations.
 fn most(kind: Kind, caps: &Caps) -> Option<Most> {
     let jobs = u64::from(caps.max_depth) / kind.jobs() as u64;
     let most = |size| Most { size, depth: jobs };
@@ -89,11 +90,12 @@ fn most(kind: Kind, caps: &Caps) -> Option<Most> {
     }
 }
 
-/// Fails if a kind cannot be measured so with a server. `vs` has passed [`comparable`].
+/// Fails if a kind cannot be measured with a server in another process with these baselines, depths
+/// and threads. The caller has checked `vs` with [`comparable`].
 pub(super) fn with_peer(kind: Kind, vs: &[Baseline], depths: &[usize], threads: usize) -> Result {
     let what = kind.name();
     let most = depths.iter().copied().max().unwrap_or(0);
-    // All that take turns are connected at once.
+    // The kind and its baselines take turns, and stay connected all the time.
     let each = if kind == Kind::Stream { most } else { 1 };
     let streams = threads * (each + most * vs.len());
     let here = vs.iter().find(|&&it| it != Baseline::Tcp);
@@ -117,7 +119,7 @@ pub(super) fn with_peer(kind: Kind, vs: &[Baseline], depths: &[usize], threads: 
     }))
 }
 
-/// Fails if a kind cannot be compared so.
+/// Fails if a kind cannot be compared with one of the baselines `vs`.
 pub(super) fn comparable(kind: Kind, vs: &[Baseline]) -> Result {
     let fit = kind.baselines();
     let Some(odd) = vs.iter().find(|it| !fit.contains(it)) else {

@@ -1,4 +1,4 @@
-//! A point: a kind of one size, depth and mode, and what it is compared with, in turn.
+//! Measures a point: a kind with one size, depth and mode, and its baselines in turn with it.
 
 use std::time::Duration;
 
@@ -12,12 +12,13 @@ use super::load::{Baseline, Failed, Load, Plan};
 use super::trace::{self, BEGIN, END};
 use crate::failure::{reason, text};
 
-/// Rounds of each that is compared. They take turns, so that a busy machine slows all of them.
+/// The rounds of the kind and of each baseline. They take turns, so that a busy machine slows all
+/// of them.
 pub(super) const ROUNDS: u32 = 5;
-/// The longest round before those that count.
+/// The longest warm-up round, which does not count.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// What each operation of all rounds has taken.
+/// What the operations of all rounds took: latency, time, CPU time and allocations.
 #[derive(Debug)]
 pub(super) struct Figures {
     pub(super) latency: Histogram<u64>,
@@ -28,13 +29,13 @@ pub(super) struct Figures {
     rates: Vec<f64>,
 }
 
-/// What is measured in turn.
+/// A baseline of a point, which was measured in turn with the kind.
 #[derive(Debug)]
 pub(super) struct Compared {
     pub(super) baseline: Baseline,
-    /// Or why it was not measured.
+    /// The baseline's figures, or why it was not measured.
     pub(super) figures: Result<Figures, String>,
-    /// The operations per second of the kind over these: the median of the rounds.
+    /// The kind's operations per second divided by the baseline's: the median over the rounds.
     pub(super) ratio: Option<f64>,
 }
 
@@ -45,12 +46,12 @@ pub(super) struct Point {
     pub(super) mode: Mode,
     pub(super) figures: Figures,
     pub(super) vs: Vec<Compared>,
-    /// The system calls of an operation, or why they were not measured.
+    /// The system calls per operation, or why they were not counted. `None` without `--trace`.
     pub(super) calls: Option<Result<f64, String>>,
 }
 
-/// Measures a kind, and what it is compared with, for `length` each. A baseline that fails has a
-/// row that says why.
+/// Measures a kind and each of its baselines for `length`. A baseline that fails has a row that
+/// says why.
 pub(super) fn point(
     plan: &Plan,
     vs: &[Baseline],
@@ -58,7 +59,8 @@ pub(super) fn point(
     mut step: impl FnMut(),
 ) -> Result<Point, String> {
     let rounds = if vs.is_empty() { 1 } else { ROUNDS };
-    // Another side in this process that polls would take a CPU from those whose turn it is.
+    // If the other side polls in this process, it would take a CPU from the baseline whose turn it
+    // is.
     let polls = plan.mode != Mode::EventDriven && plan.peer.is_none();
     let anew = polls && !vs.is_empty();
     let mut kind = Entry::start(plan, length, anew);
@@ -106,13 +108,13 @@ pub(super) fn point(
     })
 }
 
-/// One of those that take turns.
+/// The kind or a baseline as one of the entries that take turns, or why it failed.
 struct Entry<'a>(Result<(Started<'a>, Figures), String>);
 
-/// What a round needs.
+/// What an entry measures its rounds with.
 enum Started<'a> {
     Load(Load),
-    /// Each round starts a load of its own, with the time of the round that warms up.
+    /// Each round starts a load of its own, after a warm-up round of this duration.
     Anew(&'a Plan, Duration),
 }
 
@@ -151,7 +153,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Starts a load, and measures a first round that does not count.
+/// Starts a load, and runs a warm-up round, which does not count.
 fn warm(plan: &Plan, length: Duration) -> Result<Load, Failed> {
     let load = Load::start(plan)?;
     load.round(length)?;
@@ -187,8 +189,8 @@ impl Figures {
         self.latency.len()
     }
 
-    /// Shares of the operations, and the nanoseconds within which these ended, from the fastest to
-    /// the slowest: the closer to all of them, the closer to each other.
+    /// Returns shares of the operations with the nanoseconds within which they ended, from the
+    /// fastest to the slowest. The steps get finer towards a share of 1.
     pub(super) fn cdf(&self) -> Vec<(f64, u64)> {
         let mut pairs: Vec<(f64, u64)> = Vec::new();
         for it in self.latency.iter_quantiles(4) {
@@ -218,7 +220,7 @@ fn per(operations: u64, took: Duration) -> f64 {
     operations as f64 / took.as_secs_f64().max(1e-9)
 }
 
-/// The median over the rounds of how much faster one was than the other.
+/// Returns the median over the rounds of the rate of `one` divided by that of `other`.
 fn ratio(one: &Figures, other: &Figures) -> Option<f64> {
     let rounds = one.rates.iter().zip(&other.rates);
     let mut ratios: Vec<f64> = rounds.map(|(one, other)| one / other).collect();
@@ -234,7 +236,7 @@ pub(super) fn why(failed: Failed) -> String {
     }
 }
 
-/// The time that this process has had of all CPUs.
+/// Returns the CPU time of this process, in user mode and in the kernel.
 fn cpu() -> Duration {
     let time = |it: TimeVal| {
         let (seconds, micros) = (it.tv_sec().try_into(), it.tv_usec().try_into());
@@ -246,7 +248,7 @@ fn cpu() -> Duration {
     })
 }
 
-/// Counts the allocations of all commands; `bench` reads it.
+/// Counts the allocations of the program. Only `bench` reads the counts.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 

@@ -1,8 +1,8 @@
 //! `tokio-doca bench`: measures latency, rate and CPU time of operations. Both sides are in this
-//! process, or the other one is where `bench serve` runs (`peer`).
+//! process, or the other side is where `bench serve` runs (module `peer`).
 //!
-//! `load` has the measuring loops. A thread measures point after point, and the runtime of this one
-//! waits for it and for signals.
+//! The module `load` has the measuring loops. A thread measures point after point, while the
+//! runtime of the main thread waits for its results and for signals.
 
 mod about;
 mod compare;
@@ -122,7 +122,7 @@ enum Command {
     Serve(peer::ServeArgs),
 }
 
-/// The other side is in this process.
+/// The value of `--peer` if the other side is in this process.
 const SELF: &str = "self";
 
 /// The most threads of a run.
@@ -196,7 +196,7 @@ fn of_kind(args: &Args, kind: Kind) -> Result {
         run,
     };
     let failed = failed.or_else(|| report.interrupted());
-    // A page of nothing is not written.
+    // A page without points is not written.
     let target = target.filter(|_| !report.points.is_empty());
     let written = target.map_or(Ok(()), |it| {
         write(it, &html::page(&report, failed.as_deref()))
@@ -215,7 +215,7 @@ fn write(target: Target, page: &str) -> Result {
     target.publish()
 }
 
-/// Each once.
+/// Returns the values of `list` in order, without duplicates.
 fn unique<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
     let mut unique = Vec::new();
     for it in list {
@@ -227,7 +227,7 @@ fn unique<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
 }
 
 impl Args {
-    /// The other side, if it is not in this process.
+    /// Returns the peer that `--peer` names; `None` if the other side is in this process.
     fn peer(&self, kind: Kind, vs: &[Baseline], threads: usize) -> Result<Option<Arc<Peer>>> {
         if self.peer != SELF {
             limits::with_peer(kind, vs, &self.depth.0, threads)?;
@@ -250,24 +250,24 @@ impl Args {
     }
 }
 
-/// What the thread that measures tells.
+/// A report of the measuring thread.
 enum Step {
-    /// The point of this name begins.
+    /// The point of this name has begun.
     Begun(String),
-    /// A round of it has ended.
+    /// A round of the current point has ended.
     Round,
     Ended(Box<Result<Point, String>>),
 }
 
-/// What is measured: the points, what each is compared with, and the peer of all.
+/// What to measure: the points, the baselines of each point, and the peer of all points.
 type What = (Vec<Plan>, Vec<Baseline>, Option<Arc<Peer>>);
 
-/// What a run has: the file of its page, its points, and why one has failed.
+/// The results of a run: the file for its page, its points, and why a point has failed.
 type Measured = (Option<Target>, Vec<Point>, Option<String>);
 
-/// Measures the points. After a signal, or one that has failed, there are no more.
+/// Measures the points, until a signal comes or a point fails.
 async fn measured(args: &Args, what: What) -> Result<Measured> {
-    // First, so that no signal leaves the temporary file of the page behind.
+    // Catch signals first, so that none leaves the temporary file of the page behind.
     let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
     let target = args.html.as_ref();
     let target = target.map(|dst| Target::create_made(dst, args.force));
@@ -278,7 +278,7 @@ async fn measured(args: &Args, what: What) -> Result<Measured> {
     let (mut points, mut failed) = (Vec::new(), None);
     while failed.is_none() {
         let step = tokio::select! {
-            // Whatever has ended before a signal is kept.
+            // Results that came before a signal are kept.
             biased;
             step = steps.next() => step,
             () = signals.recv() => None,
@@ -297,7 +297,7 @@ async fn measured(args: &Args, what: What) -> Result<Measured> {
     Ok((target, points, failed))
 }
 
-/// Starts the thread that measures. The process does not wait for it.
+/// Starts the measuring thread, and returns its reports. The process does not wait for it to end.
 fn steps(
     (plans, vs, peer): What,
     length: Duration,
@@ -307,7 +307,7 @@ fn steps(
     let run = move || {
         for plan in &plans {
             let name = format!("{} bytes, depth {}", plan.size, plan.depth);
-            // After a signal no one hears it.
+            // After a signal the receiver is gone.
             if step.unbounded_send(Step::Begun(name)).is_err() {
                 return;
             }
@@ -331,7 +331,7 @@ fn steps(
     Ok(steps)
 }
 
-/// A bar of rounds on stderr, if that is a terminal.
+/// Makes a progress bar of rounds, shown if stderr is a terminal.
 fn bar(points: usize, compares: bool) -> ProgressBar {
     let rounds = if compares { measure::ROUNDS.into() } else { 1 };
     let template = "measuring {bar:30} {percent:>3} % {wide_msg}";

@@ -1,13 +1,13 @@
-//! Sizes and depths as arguments: a number, a range by doubling, or a list of both.
+//! Parses sizes and depths: a number, a range by doubling, or a list of both.
 
 use crate::open;
 
-/// The largest size.
+/// The largest size, in bytes.
 pub(super) const SIZE: u64 = 128 << 20;
-/// The most operations in flight of a thread.
+/// The most operations in flight per thread.
 pub(super) const DEPTH: u64 = 4096;
 
-/// Numbers of an argument, each once, in the order in which they were given.
+/// The numbers of an argument without duplicates, in the order in which they were given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Numbers(pub(super) Vec<usize>);
 

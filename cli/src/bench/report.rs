@@ -1,4 +1,4 @@
-//! All that a run has measured, for programs.
+//! The report of a run, which `--json` prints.
 
 use serde::Serialize;
 use serde::ser::{Error as _, Serializer};
@@ -16,10 +16,10 @@ pub(super) struct Report {
     pub(super) device: String,
     pub(super) provider: &'static str,
     pub(super) threads: usize,
-    /// Of each point, and of each of those that it is compared with.
+    /// The seconds for which the kind and each baseline of a point were measured.
     pub(super) seconds: f64,
     pub(super) points: Vec<Row>,
-    /// The points that were not measured.
+    /// The number of points that were not measured.
     pub(super) not_run: usize,
     pub(super) run: Run,
 }
@@ -36,7 +36,7 @@ pub(super) struct Row {
     pub(super) vs: Vec<Versus>,
 }
 
-/// The system calls of an operation.
+/// The system calls per operation, or why they were not counted.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Calls {
@@ -60,7 +60,7 @@ impl Calls {
         !matches!(self, Calls::NotMeasured(why) if why == NOT_ASKED)
     }
 
-    /// What it is, in a line for people.
+    /// Returns the count, or why there is none, as a line for people.
     pub(super) fn words(&self) -> String {
         match self {
             Calls::PerOperation(calls) => format!("{} system calls/op", count(*calls)),
@@ -74,7 +74,7 @@ pub(super) struct Versus {
     pub(super) name: &'static str,
     #[serde(flatten)]
     pub(super) measured: Option<Measured>,
-    /// The operations per second of the kind over those of this one.
+    /// The kind's operations per second divided by those of this baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,7 +86,7 @@ pub(super) struct Measured {
     pub(super) operations: u64,
     pub(super) seconds: f64,
     pub(super) latency_ns: Latency,
-    /// Shares of the operations, and the nanoseconds within which these ended.
+    /// Shares of the operations, each with the nanoseconds within which they ended.
     #[serde(serialize_with = "in_one_line")]
     pub(super) latency_cdf: Vec<(f64, u64)>,
     pub(super) operations_per_second: f64,
@@ -103,7 +103,7 @@ pub(super) struct Latency {
     pub(super) max: u64,
 }
 
-/// Keeps what has many numbers in a line, where each has a line otherwise.
+/// Serializes the pairs in a single line, where the JSON printer would use a line per number.
 fn in_one_line<S: Serializer>(pairs: &[(f64, u64)], serializer: S) -> Result<S::Ok, S::Error> {
     let text = serde_json::to_string(pairs).map_err(S::Error::custom)?;
     let raw = RawValue::from_string(text).map_err(S::Error::custom)?;
@@ -125,7 +125,7 @@ impl Row {
 }
 
 impl Versus {
-    /// Why it was not measured.
+    /// Returns why the baseline was not measured.
     pub(super) fn why(&self) -> &str {
         let why = self.not_measured.as_deref();
         why.unwrap_or("for no reason that is known")
@@ -143,7 +143,7 @@ impl Versus {
 }
 
 impl Measured {
-    /// The bytes per second, in a few characters; of some kinds there are none.
+    /// Returns the bytes per second in a few characters; `-` for kinds that move no bytes.
     pub(super) fn bytes(&self) -> String {
         match self.bytes_per_second {
             0.0 => "-".to_owned(),
@@ -173,7 +173,7 @@ impl Measured {
 }
 
 impl Report {
-    /// What is measured by which device, and with which other side.
+    /// Returns the title: the kind, the device, and the address of the peer if there is one.
     pub(super) fn title(&self) -> String {
         let title = format!("{} by {} ({})", self.kind, self.device, self.provider);
         match &self.run.about.peer {
@@ -182,14 +182,14 @@ impl Report {
         }
     }
 
-    /// A note about the system calls, unless the run had `--trace`.
+    /// Returns a note that system calls were not counted, unless the run had `--trace`.
     pub(super) fn not_traced(&self) -> Option<String> {
         let is_missing = |row: &Row| !row.system_calls.is_asked();
         let is_one_missing = self.points.iter().any(is_missing);
         is_one_missing.then(|| format!("not measured: system calls, {NOT_ASKED}"))
     }
 
-    /// The sentence with which the command fails, unless everything was measured.
+    /// Returns the sentence with which the command fails if points were not measured.
     pub(super) fn interrupted(&self) -> Option<String> {
         let all = self.points.len() + self.not_run;
         let left = self.not_run;

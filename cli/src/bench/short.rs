@@ -1,9 +1,9 @@
-//! Numbers in the few characters of a column.
+//! Formats numbers in the few characters of a column.
 
-/// Three digits, of the first unit in which the number is below 1000.
+/// Formats a number with three digits, in the first unit in which it is below 1000.
 fn short(number: f64, units: &[&str], step: f64) -> String {
     let (mut number, mut at) = (number, 0);
-    // What would be rounded to four digits is of the next unit.
+    // A number that would round to four digits takes the next unit.
     while number >= 999.5 && at + 1 < units.len() {
         number /= step;
         at += 1;
@@ -38,7 +38,7 @@ pub(super) fn times(ratio: f64) -> String {
     }
 }
 
-/// So many of what has this name.
+/// Formats a count with its noun: `1 point`, `2 points`.
 pub(super) fn counted(count: usize, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
@@ -46,7 +46,7 @@ pub(super) fn counted(count: usize, what: &str) -> String {
     }
 }
 
-/// As it is written in an argument.
+/// Formats a size as `--size` takes it: `64`, `4K`.
 pub(super) fn size(bytes: usize) -> String {
     for (unit, bits) in [("G", 30), ("M", 20), ("K", 10)] {
         if bytes >= 1 << bits && bytes.is_multiple_of(1 << bits) {

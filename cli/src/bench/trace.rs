@@ -1,5 +1,5 @@
-//! System calls of an operation: this program measures a point once more under strace, and the
-//! lines between two calls that [`mark`] makes are counted.
+//! Counts the system calls per operation: this program measures a point once more under strace, and
+//! counts the lines of the trace between two calls that [`mark`] makes.
 
 use std::fs;
 use std::io;
@@ -12,20 +12,20 @@ use super::load::Plan;
 use super::peer::Peer;
 use crate::failure::reason;
 
-/// Where a round begins and ends in a trace: files that do not exist.
+/// The paths that mark the begin and the end of a round in a trace. Such files do not exist.
 pub(super) const BEGIN: &str = "/tokio-doca/bench/begin";
 pub(super) const END: &str = "/tokio-doca/bench/end";
 
-/// The seconds of the point that is traced: long enough for some operations, since strace slows
-/// each call.
+/// The seconds for which the traced point is measured: long enough for some operations, since
+/// strace slows each call.
 const SECONDS: &str = "0.05";
 
-/// Makes a system call that a trace shows.
+/// Makes a system call with the path `file`, which shows in a trace.
 pub(super) fn mark(file: &str) {
     let _ = fs::metadata(file);
 }
 
-/// Measures a point under strace, and returns its system calls of an operation.
+/// Measures a point under strace, and returns the number of system calls per operation.
 ///
 /// # Errors
 ///
@@ -60,24 +60,25 @@ pub(super) fn calls(plan: &Plan, peer: Option<&Peer>) -> Result<f64, String> {
     }
 }
 
-/// The calls between both marks.
+/// Returns the number of calls between the last two marks.
 fn between(trace: &str) -> Option<usize> {
-    // The rounds before the last one are there to warm up.
+    // The rounds before the last one are warm-ups.
     let (_, round) = trace.rsplit_once(BEGIN)?;
     let (round, _) = round.split_once(END)?;
-    // The last line is the beginning of the second mark.
+    // The last call is that of the second mark, which does not count.
     let calls = round.lines().skip(1).filter(|line| is_call(line)).count();
     Some(calls.saturating_sub(1))
 }
 
-/// Returns true for a call that begins: `[pid 7] read(3, ..`, not `<... read resumed>`.
+/// Returns true if the line shows the begin of a call: `[pid 7] read(3, ..`, not `<... read
+/// resumed>`.
 fn is_call(line: &str) -> bool {
     let line = line.strip_prefix("[pid").and_then(|it| it.split_once("] "));
     let line = line.map_or("", |(_, call)| call);
     line.starts_with(|c: char| c.is_ascii_lowercase()) && line.contains('(')
 }
 
-/// What strace, or this program below it, has said.
+/// Returns why there is no count: what strace, or this program under it, has printed.
 fn refusal(trace: &str) -> String {
     let said = |prefix| trace.lines().find_map(|line| line.strip_prefix(prefix));
     match (said("strace: "), said("tokio-doca: ")) {

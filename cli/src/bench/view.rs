@@ -1,5 +1,5 @@
-//! A report as people read it, in 80 columns: a row for each point, and one below it for each that
-//! it is compared with.
+//! Prints a report for people, in 80 columns: a row for each point, and one below it for each
+//! baseline.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use super::report::{Measured, Report, Row, Versus};
 use super::short::{count, counted, rate, size, time, times};
 use crate::output::{BOLD, indented, wrapped};
 
-/// The columns of what a row is, and of each figure, which ends there.
+/// Widths in columns: of the label of a row, and of each figure, which is right-aligned.
 const WHAT: usize = 16;
 const FIGURES: [(&str, usize); 8] = [
     ("p50", 7),
@@ -81,7 +81,7 @@ fn versus(text: &mut String, versus: &Versus) {
     }
 }
 
-/// Writes a row of words.
+/// Writes a row of a label and a text.
 fn beside(text: &mut String, name: &str, words: &str) {
     let _ = write!(text, "  {name:<width$}", width = WHAT - 2);
     let _ = write!(text, " {}", indented(words, WHAT + 1).trim_start());

@@ -1,4 +1,4 @@
-//! `tokio-doca bench compare`: what has changed between two runs, of which `--json` has told.
+//! `tokio-doca bench compare`: compares two runs whose reports were written by `bench --json`.
 
 mod read;
 mod view;
@@ -34,7 +34,7 @@ fn percent(text: &str) -> Result<f64, String> {
     percent.ok_or_else(|| "write 0 to 100, for example 5".to_owned())
 }
 
-/// All that is printed.
+/// The result of a comparison; `--json` prints all of it.
 #[derive(Debug, Serialize)]
 struct Comparison {
     kind: &'static str,
@@ -46,7 +46,7 @@ struct Comparison {
     only_in_b: Vec<Place>,
 }
 
-/// Where a run was made.
+/// The file of a run, and where and when the run was made.
 #[derive(Debug, Serialize)]
 struct Side {
     file: String,
@@ -57,7 +57,7 @@ struct Side {
     date: Option<String>,
 }
 
-/// What tells a point from the others of a run.
+/// The size, depth and mode of a point. No two points of a run share all three.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Place {
     size: usize,
@@ -75,7 +75,7 @@ struct Row {
     vs: Vec<Versus>,
 }
 
-/// What both runs have compared the kind with.
+/// The changes of one baseline that both runs measured.
 #[derive(Debug, Serialize)]
 struct Versus {
     name: &'static str,
@@ -94,7 +94,7 @@ struct Changes {
 struct Change {
     a: f64,
     b: f64,
-    /// How much larger B is. `None` if A is 0.
+    /// How much larger `b` is than `a`, in percent. `None` if `a` is 0.
     percent: Option<f64>,
 }
 
@@ -111,7 +111,8 @@ pub(super) fn run(args: &Args) -> Result {
 }
 
 impl Comparison {
-    /// Fails if no point of one run is in the other one.
+    /// Compares the runs `a` and `b`. Fails if they differ in kind or threads, or have no point in
+    /// common.
     fn of(names: (String, String), a: Run, b: Run) -> Result<Comparison> {
         let with = |run: &Run| format!("{} by {}", run.kind, counted(run.threads, "thread"));
         if (a.kind, a.threads) != (b.kind, b.threads) {
@@ -147,7 +148,8 @@ impl Comparison {
         })
     }
 
-    /// The sentence with which the command fails if a rate of the kind fell by more than this.
+    /// Returns the sentence with which the command fails if a rate of the kind fell by more than
+    /// `most` percent.
     fn slower(&self, most: f64) -> Option<String> {
         let rates = self.points.iter().filter_map(|row| {
             let rate = row.changes.operations_per_second;

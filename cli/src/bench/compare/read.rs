@@ -1,5 +1,6 @@
-//! Reads what `bench --json` has printed. Names are those of this program; other texts are of the
-//! file, and are made plain.
+//! Reads a report that `bench --json` printed. Names of kinds, modes and baselines must be ones
+//! that this program knows; all other texts come from the file, and are stripped of control
+//! characters.
 
 use std::path::Path;
 
@@ -15,7 +16,7 @@ use crate::system;
 /// The longest file that is read, in bytes. A run of all points is shorter.
 const LONGEST: u64 = 16 << 20;
 
-/// The largest figures that fit in a table: an hour, and an operation each picosecond.
+/// The largest latency and rate that fit in a table: an hour, and an operation each picosecond.
 const NANOSECONDS: u64 = 3_600_000_000_000;
 const RATE: f64 = 1e12;
 
@@ -32,7 +33,7 @@ pub(super) struct Run {
 pub(super) struct Point {
     pub(super) place: Place,
     pub(super) figures: Figures,
-    /// What was measured in turn with it.
+    /// The baselines that were measured in turn with the kind.
     pub(super) vs: Vec<(&'static str, Figures)>,
 }
 
@@ -49,7 +50,7 @@ impl Run {
     }
 }
 
-/// What is read of the file.
+/// The fields of the JSON file that are read.
 #[derive(Deserialize)]
 struct Report {
     kind: String,
@@ -82,7 +83,7 @@ struct Row {
     vs: Vec<Versus>,
 }
 
-/// It has no figures if it was not measured.
+/// A baseline of a point. The figures are missing if the baseline was not measured.
 #[derive(Deserialize)]
 struct Versus {
     name: String,
@@ -170,14 +171,14 @@ fn figures(latency: &Latency, rate: f64) -> Result<Figures, String> {
     })
 }
 
-/// The same name, if this program has it.
+/// Returns `text` as a name of the list `names`, or an error if the list does not have it.
 fn known<T>(names: &[(&'static str, T)], text: &str, what: &str) -> Result<&'static str, String> {
     let found = names.iter().find(|(name, _)| *name == text);
     let found = found.map(|(name, _)| *name);
     found.ok_or_else(|| format!("it has a {what} that bench has not"))
 }
 
-/// A text of the file, without what a terminal obeys, and no longer than a name is.
+/// Returns a text of the file without control characters, cut to 64 characters.
 fn plain(text: &str) -> String {
     let plain = text.chars().take(64);
     plain

@@ -1,5 +1,5 @@
-//! A comparison as people read it, in 80 columns: a row for each point of both runs, and one below
-//! it for each baseline of both.
+//! Prints a comparison for people, in 80 columns: a row for each point of both runs, and below it a
+//! row for each baseline of both.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use super::{Change, Changes, Comparison, Place, Side};
 use crate::bench::short::{counted, rate, size, time};
 use crate::output::{BOLD, wrapped};
 
-/// The columns of what a row is, and of each of three figures.
+/// Widths in columns: of the label of a row, and of each of the three figures.
 const WHAT: usize = 16;
 const NUMBER: usize = 7;
 
@@ -85,7 +85,7 @@ fn change(text: &mut String, change: &Change, short: fn(f64) -> String) {
     let _ = write!(text, "{a:>NUMBER$}{b:>NUMBER$}{percent:>NUMBER$}");
 }
 
-/// In six characters.
+/// Formats a percentage in six characters.
 fn percent(percent: f64) -> String {
     match percent {
         few if few.abs() < 99.95 => format!("{few:+.1}%"),

@@ -1,5 +1,5 @@
-//! The share of the operations that end within a time: a chart for each point beside what it is
-//! compared with, or one chart with a line for each point.
+//! Charts of the latency distribution: the share of the operations that end within a time. Each
+//! point gets a chart beside its baselines; without baselines, one chart has a line for each point.
 
 use super::chart::{Axis, Chart, LINES, Line};
 use super::few;
@@ -7,7 +7,8 @@ use super::scale::Scale;
 use crate::bench::report::{Measured, Row};
 use crate::bench::short::{size, time};
 
-/// The charts of the rows of one mode, and how many points they show of how many.
+/// Returns the charts of the rows of one mode, the number of points that they show, and the number
+/// of all points.
 pub(super) fn charts(kind: &str, rows: &[Row]) -> (Vec<Chart>, usize, usize) {
     let all = rows.len();
     let shown = few(rows.iter().collect(), LINES);
@@ -70,7 +71,7 @@ fn chart(title: String, measured: Vec<(String, &Measured)>) -> Chart {
     }
 }
 
-/// From the fastest operation, which none is below, to the slowest.
+/// Returns the points of a line, from the fastest operation, at share 0, to the slowest.
 fn points(cdf: &[(f64, u64)]) -> Vec<(f64, f64)> {
     let place = |(share, ns): &(f64, u64)| ((*ns).max(1) as f64, *share);
     let first = cdf.first().map(|(_, ns)| (0.0, *ns));

@@ -1,15 +1,14 @@
-//! A chart as SVG: lines over two scales, with a title and a description for readers that see no
-//! lines.
+//! A chart as SVG: lines over two scales, with a title and a description for screen readers.
 
 use std::fmt::Write;
 
 use super::escape::Escaped;
 use super::scale::Scale;
 
-/// Lines that can be told apart: the page has so many colours and dashes.
+/// The most lines in a chart. The page has this number of distinct colours and dashes.
 pub(super) const LINES: usize = 6;
 
-/// The picture, and the margins around its plot.
+/// The size of the picture, and the margins around its plot.
 const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 230.0;
 const LEFT: f64 = 58.0;
@@ -27,21 +26,21 @@ pub(super) struct Chart {
 pub(super) struct Axis {
     pub(super) name: &'static str,
     pub(super) scale: Scale,
-    /// The values that have a label.
+    /// The values that get a label, with the label.
     pub(super) ticks: Vec<(f64, String)>,
 }
 
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
-    /// True if each point was measured by itself, and has a mark.
+    /// True if each point is a measurement of its own, and is drawn with a mark.
     pub(super) marks: bool,
     /// What the line shows, in words.
     pub(super) words: String,
 }
 
 impl Chart {
-    /// Writes the figure. The number is that of no other one.
+    /// Writes the figure. `number` makes its ids unique within the page.
     pub(super) fn write(&self, page: &mut String, number: usize) {
         let title = Escaped(&self.title);
         let _ = write!(

@@ -28,7 +28,7 @@ impl Over {
         }
     }
 
-    /// What a line is called whose rows share this value.
+    /// Returns the name of a line all of whose rows share `value`.
     fn shared(self, value: usize) -> String {
         match self {
             Over::Sizes => format!("depth {value}"),
@@ -51,7 +51,7 @@ impl Over {
     }
 }
 
-/// What of a measurement a chart shows.
+/// A figure that a chart shows: its title, its axis, and how to get and print the value.
 struct Shown {
     title: &'static str,
     axis: &'static str,
@@ -80,15 +80,15 @@ const SHOWN: [Shown; 3] = [
     },
 ];
 
-/// A line, before it is known what of it is shown.
+/// The measured points of a line, before a chart picks the figure that it shows.
 struct Series<'a> {
     name: String,
     is_kind: bool,
     points: Vec<(usize, &'a Measured)>,
 }
 
-/// The charts of the rows of one mode, and how many lines they have of how many. No charts if
-/// there are no two values to draw them over.
+/// Returns the charts of the rows of one mode, the number of lines that they show, and the number
+/// of all lines. There are no charts if the rows have fewer than two values to draw them over.
 pub(super) fn charts(kind: &str, rows: &[Row], over: Over) -> (Vec<Chart>, usize, usize) {
     let mut values: Vec<usize> = rows.iter().map(|row| over.of(row).0).collect();
     values.sort_unstable();
@@ -137,7 +137,7 @@ fn series<'a>(kind: &str, rows: &'a [Row], over: Over) -> Vec<Series<'a>> {
     all
 }
 
-/// As many as can be told apart: if there are more, baselines are left out first.
+/// Cuts `series` to at most [`LINES`] lines, leaving out baselines first.
 fn fitting(mut series: Vec<Series<'_>>) -> Vec<Series<'_>> {
     if series.len() > LINES {
         series.retain(|it| it.is_kind);

@@ -1,8 +1,8 @@
-//! Text of a page. Whatever a device, a file or a variable is called stays text.
+//! Escapes text of a page, so that no name of a device, file or variable can act as markup.
 
 use std::fmt::{self, Display, Write};
 
-/// Shows a value with all that has a meaning in HTML or XML replaced.
+/// Displays a value with every character replaced that has a meaning in HTML or XML.
 pub(super) struct Escaped<T>(pub(super) T);
 
 impl<T: Display> Display for Escaped<T> {
@@ -30,7 +30,8 @@ impl Write for Escapes<'_, '_> {
     }
 }
 
-/// Returns true for what XML forbids, and for marks that turn the direction of the text after them.
+/// Returns true for characters that XML forbids, and for marks that change the direction of the
+/// text after them.
 fn is_no_text(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
 }

@@ -16,14 +16,14 @@ use chart::Chart;
 use curves::Over;
 use escape::Escaped;
 
-/// What the columns of the table mean.
+/// Explains the columns of the table.
 const NUMBERS: &str = "\
 B/s counts one way. cpu/op is the CPU time of all threads of the process. alloc is the allocations \
 of an operation. ratio is op/s of the kind over op/s of the row: above 1 the kind is faster.";
 
 const STYLE: &str = include_str!("style.css");
 
-/// The most of a list, evenly chosen, with the first and the last.
+/// Returns at most `most` items of `list`, evenly spaced, with the first and the last.
 fn few<T>(list: Vec<T>, most: usize) -> Vec<T> {
     let all = list.len();
     if all <= most {
@@ -35,7 +35,7 @@ fn few<T>(list: Vec<T>, most: usize) -> Vec<T> {
     kept.map(|(_, it)| it).collect()
 }
 
-/// The page of a report, and of the sentence with which its run ended early.
+/// Returns the page of a report. `failed` is the sentence that says why the run ended early.
 pub(super) fn page(report: &Report, failed: Option<&str>) -> String {
     let mut page = Page {
         text: String::new(),
@@ -59,7 +59,7 @@ pub(super) fn page(report: &Report, failed: Option<&str>) -> String {
 
 struct Page {
     text: String,
-    /// The charts so far.
+    /// The number of charts written so far.
     charts: usize,
 }
 
@@ -91,7 +91,8 @@ impl Page {
         }
     }
 
-    /// Writes charts below a heading of their own, whose id has the number of the first one.
+    /// Writes charts below a heading of their own. The heading's id has the number of the first
+    /// chart.
     fn charts(&mut self, name: &str, words: &str, charts: &[Chart]) {
         self.section(&format!("s{}", self.charts), name, words);
         self.text.push_str("<div class=\"grid-of\">\n");
@@ -170,7 +171,8 @@ impl Page {
     }
 }
 
-/// The system calls of a point, or why they were not measured, if the run had `--trace`.
+/// Returns the system calls of a point, or why they were not counted; `None` unless the run had
+/// `--trace`.
 fn traced(row: &Row) -> Option<String> {
     let Row {
         size, depth, mode, ..
@@ -180,7 +182,7 @@ fn traced(row: &Row) -> Option<String> {
     row.system_calls.is_asked().then_some(note)
 }
 
-/// What was not measured beside the points, with a note for each reason.
+/// Returns a note for each reason for which a baseline was not measured.
 fn not_measured(points: &[Row]) -> Vec<String> {
     let mut reasons: Vec<(&str, &str, usize)> = Vec::new();
     for versus in points.iter().flat_map(|row| &row.vs) {
@@ -202,7 +204,7 @@ fn not_measured(points: &[Row]) -> Vec<String> {
     reasons.into_iter().map(note).collect()
 }
 
-/// Says that not everything is drawn, if so.
+/// Returns a sentence that only `shown` of `all` are drawn; empty if all are.
 fn left_out(shown: usize, all: usize, what: &str) -> String {
     match shown < all {
         true => format!(" {shown} of {all} {what} are drawn; the table has all."),

@@ -1,22 +1,22 @@
 //! Scales of a chart: where a value lies, from 0 to 1, and which values have a label.
 
-/// How a value becomes a place.
+/// Maps a value to a position on the axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Scale {
-    /// By the logarithm.
+    /// Positions by the logarithm of the value.
     Log { lowest: f64, highest: f64 },
-    /// A share of all, by its nines: 90 %, 99 % and 99.9 % are as far apart.
+    /// Positions of a share by its nines: 90 %, 99 % and 99.9 % are equally far apart.
     Nines { most: f64 },
 }
 
 impl Scale {
-    /// From the first to the last of these values.
+    /// Returns a logarithmic scale from the smallest to the largest of `values`.
     pub(super) fn exact(values: impl Iterator<Item = f64>) -> Scale {
         let (lowest, highest) = ends(values);
         Scale::Log { lowest, highest }
     }
 
-    /// The same, to round values around them.
+    /// Returns a logarithmic scale between the round values just below and above `values`.
     pub(super) fn round(values: impl Iterator<Item = f64>) -> Scale {
         let (first, last) = ends(values);
         let (lowest, mut highest) = (below(first), above(last));
@@ -26,7 +26,7 @@ impl Scale {
         Scale::Log { lowest, highest }
     }
 
-    /// Shares of so many operations.
+    /// Returns a scale for shares of this number of operations.
     pub(super) fn shares(operations: u64) -> Scale {
         let most = (operations.max(1) as f64).log10();
         Scale::Nines {
@@ -34,7 +34,7 @@ impl Scale {
         }
     }
 
-    /// Where a value lies.
+    /// Returns the position of `value` on the scale, from 0 to 1.
     pub(super) fn at(self, value: f64) -> f64 {
         let at = match self {
             Scale::Log { lowest, highest } => (value / lowest).ln() / (highest / lowest).ln(),
@@ -43,11 +43,11 @@ impl Scale {
         if at.is_nan() { 0.0 } else { at.clamp(0.0, 1.0) }
     }
 
-    /// At most `most` round values within it.
+    /// Returns at most `most` round values within the scale, to label the axis with.
     pub(super) fn ticks(self, most: usize) -> Vec<f64> {
         let Scale::Log { lowest, highest } = self else {
             let shares = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999];
-            // The labels of the first two would touch each other.
+            // If 0 and 0.5 lie close together, their labels would touch: leave 0 out.
             let shares = &shares[usize::from(self.at(0.5) < 0.1)..];
             let within = shares.iter().filter(|it| self.at(**it) < 0.99);
             return within.copied().collect();
@@ -55,7 +55,7 @@ impl Scale {
         let decades = (lowest.log10().floor() as i32)..=(highest.log10().ceil() as i32);
         let within = |it: &f64| (lowest * 0.999..=highest * 1.001).contains(it);
         let each = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
-        // More of the first have labels that touch each other.
+        // More ticks than `most` would have labels that touch each other.
         for (steps, most) in [(&each[..], most.min(6)), (&[1.0, 2.0, 5.0], most)] {
             let of = |power: i32| steps.iter().map(move |it| it * ten(power));
             let ticks: Vec<f64> = decades.clone().flat_map(of).filter(within).collect();
@@ -69,7 +69,8 @@ impl Scale {
     }
 }
 
-/// The smallest and the largest of values above zero.
+/// Returns the smallest and the largest finite value, each at least 0.001; 1 and 1 if there are
+/// none.
 fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let (mut lowest, mut highest) = (f64::INFINITY, 0.0_f64);
     for value in values.filter(|it| it.is_finite()) {
@@ -88,7 +89,7 @@ fn ten(power: i32) -> f64 {
     10.0_f64.powi(power)
 }
 
-/// The largest 1, 2 or 5 of a decade that is no larger.
+/// Returns the largest of 1, 2 and 5 times a power of ten that is not larger than `value`.
 fn below(value: f64) -> f64 {
     let decade = ten(value.log10().floor() as i32);
     let fits = |it: &f64| it * decade <= value * 1.000_001;

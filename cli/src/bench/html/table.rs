@@ -1,4 +1,4 @@
-//! Every number of a run: a row for each point, and one for each that it is compared with.
+//! A table of every number of a run: a row for each point, and a row for each baseline of it.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::escape::Escaped;
 use crate::bench::report::{Measured, Report, Row};
 use crate::bench::short::{count, rate, size, time, times};
 
-/// The columns that every row has.
+/// The columns of the table: those that name the point, and those of its figures.
 const POINT: [&str; 4] = ["what", "size", "depth", "mode"];
 const FIGURES: [&str; 9] = [
     "p50",

@@ -1,4 +1,4 @@
-//! Pages of reports that no device makes.
+//! Tests the page on reports that are made up, not measured.
 
 use roxmltree::{Document, ParsingOptions};
 
@@ -27,7 +27,8 @@ fn measured(number: u64) -> Measured {
     }
 }
 
-/// A report of all these points, each beside a baseline that was measured and one that was not.
+/// Makes a report with a point for each size and depth. Each point has one baseline that was
+/// measured and one that was not.
 fn report(text: &str, sizes: &[usize], depths: &[usize]) -> Report {
     let versus = |name, measured, not_measured| Versus {
         name,
@@ -63,7 +64,7 @@ fn report(text: &str, sizes: &[usize], depths: &[usize]) -> Report {
     }
 }
 
-/// Parses a page as XML, which has no unknown tags, and checks that its ids are those of one each.
+/// Parses a page as XML, and checks that it has no scripts and that all ids are unique.
 fn parsed(page: &str) -> Document<'_> {
     let options = ParsingOptions {
         allow_dtd: true,
@@ -110,7 +111,7 @@ fn whatever_a_name_or_a_reason_is_it_stays_text() {
     let nodes = document.descendants().filter(|it| it.is_text());
     let texts = nodes.filter_map(|it| it.text());
     let with = texts.filter(|it| it.contains(&shown)).count();
-    // The title, the heading and its line, ten rows of what was measured where, the table, notes.
+    // The title, the heading and its line, ten rows about the run, the table, and the notes.
     assert_eq!(with, 3 + 10 + 8 + 2);
 }
 
@@ -126,7 +127,7 @@ fn each_number_has_a_row_and_what_was_not_measured_says_why() {
     assert_eq!(page.matches("not measured: EPERM</td>").count(), 12);
     assert!(page.contains("not measured: unix beside 12 points: EPERM"));
     assert!(page.contains("not measured: 1 point, because the run ended early"));
-    // Of each mode: a chart of each of 6 points, and 3 over the sizes and the depths each.
+    // For each mode: one chart for each of the 6 points, 3 over the sizes, and 3 over the depths.
     assert_eq!(count(&document, "figure", ""), 2 * (6 + 3 + 3));
 }
 

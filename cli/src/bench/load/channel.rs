@@ -1,4 +1,4 @@
-//! Messages of a Channel, there and back. The service is on a thread of its own.
+//! Round trips of messages over a Channel. The service is on a thread of its own.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel as link};
@@ -38,7 +38,7 @@ pub(super) async fn lanes(plan: &Plan) -> Result<Lanes<Lane>> {
     };
     Ok(Lanes {
         lanes: (0..depth).map(lane).collect(),
-        // A Channel belongs to a runtime.
+        // A Channel needs the runtime in every mode.
         spins: None,
         other: Some(other),
     })
@@ -52,7 +52,7 @@ impl super::Lane for Lane {
     }
 }
 
-/// Says whether the service listens, and answers until the client has gone.
+/// Listens, reports to `ready` whether that worked, and echoes messages until the client has gone.
 fn answers(info: &DevInfo, depth: usize, name: &str, ready: &Sender<Result>) {
     let begun = runtime().and_then(|runtime| {
         let service = runtime.block_on(async { listen(info, depth, name) })?;
@@ -61,7 +61,7 @@ fn answers(info: &DevInfo, depth: usize, name: &str, ready: &Sender<Result>) {
     match begun {
         Ok((runtime, service)) => {
             let _ = ready.send(Ok(()));
-            // It ends when the client does.
+            // The echo ends, with an error, once the client has gone.
             let _ = runtime.block_on(echo(&service));
         }
         Err(failed) => {
@@ -78,7 +78,8 @@ async fn echo(service: &Service) -> Result {
     }
 }
 
-/// Listens on the DPU's side of the function, which the software device has as well.
+/// Listens on the DPU's side of the device, through its representor. The software device has such a
+/// side as well.
 fn listen(info: &DevInfo, depth: usize, name: &str) -> Result<Service> {
     let dpu = Soft::builder().view(View::Dpu).build();
     for port in ["p0", "p1"] {

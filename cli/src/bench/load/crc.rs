@@ -1,4 +1,4 @@
-//! Sums by a CRC context: CRC-32C.
+//! CRC-32C checksums by a CRC context.
 
 use tokio_doca::Buf;
 use tokio_doca::crc::Crc;

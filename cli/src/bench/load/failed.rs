@@ -1,4 +1,4 @@
-//! Why something cannot be measured.
+//! The error of a measurement.
 
 use std::io;
 

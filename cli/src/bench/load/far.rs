@@ -1,4 +1,4 @@
-//! The other side, if it is in another process.
+//! The other side of a measurement, if it is in another process.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,16 +9,17 @@ use tokio_doca::{Rdma, WorkQ};
 
 use super::{Plan, Result};
 
-/// The peer of a plan, which each thread that measures meets.
+/// The peer of a plan. Each measuring thread connects to it through this trait.
 pub(crate) trait Meet: fmt::Debug + Send + Sync {
-    /// Meets the other side, which agrees to the plan.
+    /// Connects to the other side, and has it agree to the plan.
     fn meet<'a>(
         &'a self,
         connector: &'a RdmaConnector,
         plan: &'a Plan,
     ) -> LocalBoxFuture<'a, Result<Far>>;
 
-    /// Meets the other side, and connects a context of the WorkQ with one there.
+    /// As [`Meet::meet`], and also connects a new RDMA context on `workq` with a context of the
+    /// other side.
     fn connected<'a>(
         &'a self,
         workq: &'a WorkQ,
@@ -26,12 +27,12 @@ pub(crate) trait Meet: fmt::Debug + Send + Sync {
     ) -> LocalBoxFuture<'a, Result<(Rdma, Far)>>;
 }
 
-/// A connection to the other side, whose part ends with the stream.
+/// A connection to the other side. Dropping the stream ends the other side's part.
 pub(crate) struct Far {
     pub(crate) stream: RdmaStream,
-    /// The blob of the memory that it lends.
+    /// The export blob of the memory that the other side lends.
     pub(crate) memory: Vec<u8>,
-    /// Where it accepts a TCP connection, and the bytes with which that begins. Of the plan of the
-    /// baseline TCP alone.
+    /// Where the other side accepts a TCP connection, and the bytes that must come first on it. Set
+    /// only for the TCP baseline.
     pub(crate) tcp: Option<(SocketAddr, [u8; 16])>,
 }

@@ -1,4 +1,4 @@
-//! Runs of a graph: a chain of copies, each from and to memory of its own.
+//! Runs of a graph: a chain of copies, each between two Bufs of its own.
 
 use tokio_doca::graph::{CopyNode, Graph, Instance, Node};
 use tokio_doca::{Buf, BufPool, Dma};

@@ -1,7 +1,7 @@
 //! The baselines that copy by the CPU: in the task, and by `spawn_blocking`.
 //!
-//! They copy between pieces of a pool as the kinds have: where memory lies, and in which pages, can
-//! make a copy several times as long.
+//! They copy between Bufs of a pool, as the measured kinds do: where memory lies, and the size of
+//! its pages, can make a copy several times slower.
 
 use std::hint::black_box;
 use std::mem;
@@ -12,11 +12,11 @@ use tokio_doca::Buf;
 use super::memory::{filled, pool};
 use super::{Failed, Lanes, Plan, Result};
 
-/// What an operation copies: of a graph, what each of its nodes does.
+/// The source and destination of each copy of an operation. A graph has a pair per node.
 #[derive(Default)]
 struct Pairs(Vec<(Buf, Buf)>);
 
-/// The pairs of each lane.
+/// Allocates the pairs of each lane.
 fn pairs(plan: &Plan, lanes: usize) -> Result<Vec<Pairs>> {
     let each = plan.kind.copies();
     let pool = pool(&plan.device, plan.size, 2 * each * lanes)?;
@@ -38,7 +38,7 @@ impl Pairs {
 
 pub(super) struct InTask(Pairs);
 
-/// One lane, whatever the depth: a copy in the task has ended before the next one begins.
+/// Returns a single lane whatever the depth is: a copy in the task ends before the next one begins.
 pub(super) async fn in_task(plan: &Plan) -> Result<Lanes<InTask>> {
     let lanes = pairs(plan, 1)?.into_iter().map(InTask);
     Ok(Lanes::by_runtime(lanes.collect()))

@@ -6,10 +6,10 @@ use tokio_doca::{Buf, BufPool, Device, Mmap};
 use super::Result;
 use super::pair::ALL;
 
-/// Pieces begin at lines of a CPU's cache.
+/// The alignment of all memory in bytes: a cache line of the CPU.
 pub(in crate::bench) const LINE: usize = 64;
 
-/// A pool of `count` pieces, which have `size` bytes at least.
+/// Returns a pool of `count` Bufs of at least `size` bytes each.
 pub(in crate::bench) fn pool(device: &Device, size: usize, count: usize) -> Result<BufPool> {
     let element = size.max(1).next_multiple_of(LINE);
     let mmap = Mmap::builder()
@@ -22,14 +22,14 @@ pub(in crate::bench) fn pool(device: &Device, size: usize, count: usize) -> Resu
     Ok(pool.build()?)
 }
 
-/// A piece with `size` bytes of data. They are written first, so that its pages are there.
+/// Allocates a Buf with `size` bytes of data. Its pages are written first, so that they exist.
 pub(in crate::bench) fn filled(pool: &BufPool, size: usize) -> Result<Buf> {
     let buf = touched(pool)?;
     buf.set_data(0, size)?;
     Ok(buf)
 }
 
-/// A piece without data, whose pages are there.
+/// Allocates a Buf without data. Its pages are written first, so that they exist.
 pub(in crate::bench) fn touched(pool: &BufPool) -> Result<Buf> {
     let buf = pool.try_alloc()?;
     buf.set_data(0, buf.capacity())?;
@@ -38,7 +38,8 @@ pub(in crate::bench) fn touched(pool: &BufPool) -> Result<Buf> {
     Ok(buf)
 }
 
-/// Memory for `depth` operations in flight, each at lines of its own, which a peer may reach.
+/// Allocates memory that a peer may reach, for `depth` operations in flight. Each begins at a cache
+/// line of its own.
 pub(in crate::bench) fn lent(device: &Device, size: usize, depth: usize) -> Result<Mmap> {
     let mmap = Mmap::builder().device(device);
     let mmap = mmap.access(Access::LOCAL_READ_WRITE | ALL);

@@ -1,10 +1,10 @@
-//! The measuring loops. They know neither the command line nor what is printed: the benches of the
+//! The measuring loops. They do not depend on the command line or the output: the benches of the
 //! library (`benches/bars/bench.rs`) measure with the same code.
 //!
 //! A [`Load`] is one kind of operation on threads of its own. Each thread has a runtime and a
-//! WorkQ, and a lane for each operation in flight: a [`Lane`] does one operation after the other.
-//! The threads sleep between two rounds. Kinds with two sides have the other side on a thread
-//! beside each of these, or where `bench serve` runs.
+//! WorkQ, and a [`Lane`] for each operation in flight. A lane does one operation after the other.
+//! Between two rounds the threads sleep. For kinds with two sides, the other side is on a thread
+//! beside each measuring thread, or where `bench serve` runs.
 
 mod channel;
 mod crc;
@@ -35,7 +35,7 @@ use tokio_doca::{Device, Mode, WorkQ};
 pub(crate) use failed::{Failed, Result};
 use far::Meet;
 
-/// What is measured.
+/// A kind of operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Dma,
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
     Graph,
 }
 
-/// What it is compared with.
+/// What a kind is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Baseline {
     /// The same bytes, copied by the CPU in the task itself.
@@ -66,13 +66,13 @@ pub(crate) enum Baseline {
     Unix,
 }
 
-/// What a load does.
+/// What a load measures, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) kind: Kind,
-    /// Measured instead of the kind.
+    /// The baseline to measure instead of the kind.
     pub(crate) baseline: Option<Baseline>,
-    /// The other side, unless it is in this process.
+    /// The other side; `None` if it is in this process.
     pub(crate) peer: Option<Arc<dyn Meet>>,
     pub(crate) device: Device,
     pub(crate) mode: Mode,
@@ -83,22 +83,22 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// A WorkQ for so many jobs in flight.
+    /// Makes a WorkQ for `jobs` jobs in flight.
     fn workq(&self, jobs: usize) -> Result<WorkQ> {
         let depth = u32::try_from(jobs).unwrap_or(u32::MAX);
         Ok(WorkQ::builder().depth(depth).mode(self.mode).build()?)
     }
 }
 
-/// The copies of a graph.
+/// The number of copies in a graph.
 pub(crate) const NODES: usize = 4;
 
-/// What an operation takes at least, for Bufs, slots and entries of queues. Measured: 16 peers with
-/// 4,096 messages of 8 bytes each took up to 130 MB.
+/// The least memory of an operation, in bytes, for its Bufs, slots and queue entries. Measured: 16
+/// peers with 4,096 messages of 8 bytes each took up to 130 MB.
 const JOB: u64 = 2 << 10;
 
 impl Kind {
-    /// The copies of an operation, one after the other.
+    /// Returns the number of copies of an operation, which run one after the other.
     fn copies(self) -> usize {
         match self {
             Kind::Graph => NODES,
@@ -106,7 +106,7 @@ impl Kind {
         }
     }
 
-    /// The jobs in flight of an operation, on one WorkQ.
+    /// Returns how many jobs an operation may have in flight on one WorkQ.
     pub(crate) fn jobs(self) -> usize {
         match self {
             Kind::RdmaSend => 2,
@@ -116,7 +116,7 @@ impl Kind {
         }
     }
 
-    /// The bytes that an operation of this size moves one way.
+    /// Returns the number of bytes that an operation of `size` moves one way.
     pub(crate) fn bytes(self, size: usize) -> u64 {
         match self {
             Kind::Graph => NODES as u64 * size as u64,
@@ -125,14 +125,14 @@ impl Kind {
         }
     }
 
-    /// The most memory that an operation in flight takes, of both sides and of what it is compared
-    /// with.
+    /// Returns the most memory that an operation in flight takes, in bytes: both sides and the
+    /// baselines included.
     pub(crate) fn memory(self, size: usize) -> u64 {
         let size = size as u64;
         let bytes = match self {
             Kind::Graph => 6 * NODES as u64 * size.next_multiple_of(memory::LINE as u64),
             Kind::Stream => 6 * size + stream::MEMORY,
-            // Its queues have room for messages of any size.
+            // The entries of its queues hold messages of any size.
             Kind::Channel => 8 * Channel::MAX_MESSAGE_SIZE as u64,
             _ => 8 * size.next_multiple_of(memory::LINE as u64),
         };
@@ -140,7 +140,7 @@ impl Kind {
     }
 }
 
-/// One operation after the other.
+/// A lane does one operation after the other.
 trait Lane: 'static {
     async fn once(&mut self) -> Result;
 }
@@ -148,14 +148,14 @@ trait Lane: 'static {
 /// The lanes of a thread.
 struct Lanes<L> {
     lanes: Vec<L>,
-    /// The thread spins on this WorkQ, and needs no runtime for it.
+    /// Set if the thread drives the lanes by polling this WorkQ, without the runtime.
     spins: Option<WorkQ>,
-    /// The thread of the other side, which ends with the connection.
+    /// The thread of the other side, which ends once the connection has ended.
     other: Option<thread::JoinHandle<()>>,
 }
 
 impl<L> Lanes<L> {
-    /// Lanes of a kind that needs no runtime in busy-poll mode.
+    /// Makes lanes of a kind that needs no runtime in busy-poll mode.
     fn on(workq: WorkQ, lanes: Vec<L>) -> Lanes<L> {
         let spins = (workq.mode() == Mode::BusyPoll).then_some(workq);
         Lanes {
@@ -165,7 +165,8 @@ impl<L> Lanes<L> {
         }
     }
 
-    /// Lanes that a runtime drives in every mode, for example since they wait for sockets.
+    /// Makes lanes that the runtime drives in every mode, for example because they wait for
+    /// sockets.
     fn by_runtime(lanes: Vec<L>) -> Lanes<L> {
         Lanes {
             lanes,
@@ -175,16 +176,16 @@ impl<L> Lanes<L> {
     }
 }
 
-/// What a round has measured.
+/// The measurements of a round.
 pub(crate) struct Round {
-    /// The nanoseconds of each operation.
+    /// The latency of each operation, in nanoseconds.
     pub(crate) latency: Histogram<u64>,
     pub(crate) took: Duration,
 }
 
 impl Round {
     fn new() -> Round {
-        // Three digits, up to a minute.
+        // Records up to a minute, with three significant digits.
         let latency = Histogram::new_with_bounds(1, 60_000_000_000, 3);
         Round {
             latency: latency.expect("the bounds are right"),
@@ -193,23 +194,23 @@ impl Round {
     }
 }
 
-/// A device that takes longer beyond the time of a round has lost a job.
+/// How long a round may take beyond its length. A device that takes longer has lost a job.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What a thread that measures may take until it has met the other side.
+/// How long a measuring thread may take to connect to the other side.
 const MEETING: Duration = Duration::from_secs(40);
 
 /// Operations of one kind, ready to be measured.
 pub(crate) struct Load(Vec<Worker>);
 
 struct Worker {
-    /// The times of rounds.
+    /// Sends the thread the length of each round to measure.
     lengths: Sender<Duration>,
     rounds: Receiver<Result<Round>>,
 }
 
 impl Worker {
-    /// Waits for a round of this length, and then not longer than `limit`.
+    /// Waits for the result of a round of `length`, at most `limit` beyond that.
     fn wait(&self, length: Duration, limit: Duration) -> Result<Round> {
         self.rounds
             .recv_timeout(length + limit)
@@ -246,10 +247,10 @@ impl Load {
         Ok(Load(workers))
     }
 
-    /// Measures for about this time: each lane does an operation at least.
+    /// Measures for about `length`. Each lane does at least one operation.
     pub(crate) fn round(&self, length: Duration) -> Result<Round> {
         for worker in &self.0 {
-            // One that has ended says so below.
+            // If a worker has ended, `wait` below returns the reason.
             let _ = worker.lengths.send(length);
         }
         let mut all = Round::new();
@@ -262,7 +263,7 @@ impl Load {
         Ok(all)
     }
 
-    /// Waits until the threads have given everything back.
+    /// Has the threads end, and waits until they have released all resources.
     pub(crate) fn end(self) -> Result {
         for Worker { lengths, rounds } in self.0 {
             drop(lengths);

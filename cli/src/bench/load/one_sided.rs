@@ -13,7 +13,7 @@ use super::{Kind, Lanes, Plan, Result};
 pub(super) struct Lane {
     kind: Kind,
     rdma: Rdma,
-    /// It stays connected, and its memory stays where it is.
+    /// Keeps the peer connected and its memory allocated.
     _peer: Rc<dyn Any>,
     buf: Buf,
     remote: RemoteBuf,

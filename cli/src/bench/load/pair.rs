@@ -1,16 +1,16 @@
-//! Rdma contexts, and two in this process that are connected.
+//! Makes RDMA contexts, and connected pairs of them in this process.
 
 use tokio_doca::mem::Access;
 use tokio_doca::{Device, Rdma, WorkQ};
 
 use super::Result;
 
-/// What a side may do with exported memory of the other one.
+/// The accesses that a side permits the other side on its exported memory.
 pub(in crate::bench) const ALL: Access = Access::RDMA_READ
     .union(Access::RDMA_WRITE)
     .union(Access::RDMA_ATOMIC);
 
-/// A context with room for `depth` jobs of either direction.
+/// Makes a context whose send queue and receive queue hold `depth` jobs each.
 pub(in crate::bench) fn context(device: &Device, workq: &WorkQ, depth: usize) -> Result<Rdma> {
     let queue = u32::try_from(depth).unwrap_or(u32::MAX);
     let builder = Rdma::builder(device).permissions(ALL);
@@ -18,7 +18,7 @@ pub(in crate::bench) fn context(device: &Device, workq: &WorkQ, depth: usize) ->
     Ok(builder.attach(workq)?)
 }
 
-/// Connects two contexts, each with room for `depth` jobs of either direction.
+/// Makes two contexts with queues for `depth` jobs, and connects them with each other.
 pub(super) async fn connected(
     device: &Device,
     workqs: [&WorkQ; 2],

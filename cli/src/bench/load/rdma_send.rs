@@ -1,4 +1,4 @@
-//! Messages by send and receive, there and back. The other side is a thread with a WorkQ of its
+//! Round trips of messages by RDMA send and receive. The other side is a thread with a WorkQ of its
 //! own, or in another process.
 
 use std::collections::VecDeque;
@@ -15,7 +15,8 @@ use super::{Lanes, Plan, Result};
 
 pub(super) struct Lane {
     rdma: Rdma,
-    /// It ends the other side, if that is in another process.
+    /// The stream to the other side, if that is in another process. Dropping it ends the other
+    /// side.
     _far: Option<Rc<RdmaStream>>,
     src: Buf,
     dst: Buf,
@@ -50,7 +51,7 @@ pub(super) async fn lanes(plan: &Plan) -> Result<Lanes<Lane>> {
     Ok(lanes)
 }
 
-/// Starts the thread that answers, if that is in this process.
+/// Starts the thread that echoes messages, if the other side is in this process.
 fn other(plan: &Plan, workq: WorkQ, rdma: Rdma) -> Result<JoinHandle<()>> {
     let there = pool(&plan.device, plan.size, plan.depth + 1)?;
     let answer = filled(&there, plan.size)?;
@@ -58,7 +59,7 @@ fn other(plan: &Plan, workq: WorkQ, rdma: Rdma) -> Result<JoinHandle<()>> {
     let bufs = bufs.collect::<Result<Vec<Buf>>>()?;
     let thread = thread::Builder::new().name("bench-answers".to_owned());
     let thread = thread.spawn(move || {
-        // It ends when the connection does.
+        // The echo ends, with an error, once the connection has ended.
         let _ = answers(&workq, &rdma, &answer, &bufs);
     });
     Ok(thread?)
@@ -83,7 +84,8 @@ fn answers(workq: &WorkQ, rdma: &Rdma, answer: &Buf, bufs: &[Buf]) -> Result {
     }
 }
 
-/// Answers each message. The receives stay posted, and as many answers are on their way at most.
+/// Answers each message with `answer`. Keeps a receive posted on each of `bufs`, and at most as
+/// many answers in flight.
 pub(in crate::bench) async fn echo(rdma: &Rdma, answer: &Buf, bufs: &[Buf]) -> Result {
     let post = |buf| {
         let receive = rdma.recv(buf).start();

@@ -1,4 +1,4 @@
-//! Hashes by a SHA context: SHA-256, or what the device has.
+//! Hashes by a SHA context: SHA-256, or else the first algorithm that the device has.
 
 use tokio_doca::Buf;
 use tokio_doca::device::JobKind;
@@ -14,7 +14,7 @@ pub(super) struct Lane {
     digest: Buf,
 }
 
-/// The longest digest.
+/// The length of the longest digest, in bytes.
 const DIGEST: usize = 64;
 
 pub(super) async fn lanes(plan: &Plan) -> Result<Lanes<Lane>> {

@@ -1,4 +1,4 @@
-//! Bytes of a stream, there and back: over RDMA, and the baselines over TCP and Unix sockets. Each
+//! Round trips of bytes over a stream: over RDMA, and the baselines over TCP and Unix sockets. Each
 //! lane has a connection of its own. The other side is a thread with a WorkQ of its own, or in
 //! another process.
 
@@ -18,7 +18,8 @@ use tokio_doca::stream::{RdmaStream, StreamOptions};
 use super::worker::runtime;
 use super::{Failed, LIMIT, Lanes, Meet, Plan, Result};
 
-/// What both sides of a stream take, with its part of a connection on the software device.
+/// The memory of both sides of a stream in bytes, with its share of a connection on the software
+/// device.
 pub(super) const MEMORY: u64 = 3 << 20;
 
 const LOCAL: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
@@ -26,7 +27,8 @@ const LOCAL: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
 pub(super) struct Lane<S> {
     stream: S,
     bytes: Vec<u8>,
-    /// It ends the other side, if that is in another process and this is not its stream.
+    /// For TCP to another process: the stream on which the lane was agreed. Dropping it ends the
+    /// other side.
     _far: Option<RdmaStream>,
 }
 
@@ -39,7 +41,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> super::Lane for Lane<S> {
     }
 }
 
-/// Jobs in flight of a stream, beside those of its bytes.
+/// Returns the depth of a WorkQ for `depth` streams.
 fn jobs(depth: usize) -> usize {
     8 * depth + 64
 }
@@ -114,7 +116,7 @@ pub(super) async fn tcp(plan: &Plan) -> Result<Lanes<Lane<TcpStream>>> {
     Ok(lanes(streams, size, Some(other)))
 }
 
-/// TCP to the host of the other side, which accepts at a port of its own.
+/// Connects by TCP to the other side in another process, which accepts at a port of its own.
 async fn tcp_to(peer: &dyn Meet, plan: &Plan) -> Result<Lanes<Lane<TcpStream>>> {
     let workq = WorkQ::builder().build()?;
     let connector = options(plan).connector(&plan.device, &workq)?;
@@ -178,7 +180,7 @@ fn lanes<S>(streams: Vec<S>, size: usize, other: Option<thread::JoinHandle<()>>)
     }
 }
 
-/// Sends back what comes, in pieces of `size` bytes, until the other side has ended.
+/// Echoes what arrives, in pieces of `size` bytes, until the other side has ended.
 pub(in crate::bench) async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin, size: usize) {
     let mut bytes = vec![0; size];
     while stream.read_exact(&mut bytes).await.is_ok() {
@@ -189,10 +191,10 @@ pub(in crate::bench) async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unp
     }
 }
 
-/// Where the other side listens, if it does by an address.
+/// The address at which the other side listens; `None` if it has no address.
 type Ready = Result<Option<SocketAddr>>;
 
-/// The other side, on a thread with a runtime. What it fails with, until it is ready, it says.
+/// Runs the other side, `serve`, on a thread with a runtime. An error is sent to `ready`.
 fn spawn(
     ready: Sender<Ready>,
     serve: impl AsyncFnOnce(&Sender<Ready>) -> Result + Send + 'static,

@@ -1,4 +1,5 @@
-//! Sync events: one that wakes a wait, and one back, both on the WorkQ of the thread.
+//! Round trips over two sync events: one wakes a wait, and the other one answers. Both are on the
+//! WorkQ of the thread.
 
 use tokio_doca::sync_event::{Location, SyncEvent};
 

@@ -1,6 +1,6 @@
-//! The baseline by io_uring: reads of a file that is in memory, awaited through `AsyncFd`. All
-//! lanes of a thread share a ring, as a Tokio program would have it. A worker thread of the kernel
-//! does a read that cannot end inside the system call.
+//! The io_uring baseline: reads of a file that is in memory, awaited through `AsyncFd`. All lanes
+//! of a thread share a ring, as in a typical Tokio program. If a read cannot complete inside the
+//! system call, a worker thread of the kernel does it.
 #![expect(unsafe_code, reason = "the kernel gets addresses of buffers")]
 
 use std::cell::RefCell;
@@ -40,7 +40,8 @@ impl super::Lane for Lane {
         for nth in 0..self.ring.reads_of_a_lane {
             self.ring.begin(self.at, nth);
             if self.ring.is_shared {
-                // The other lanes begin theirs too, and one system call submits all of them.
+                // Lets the other lanes begin their reads, so that one system call submits all of
+                // them.
                 yield_now().await;
             }
             self.ring.ended(self.at).await?;
@@ -51,19 +52,19 @@ impl super::Lane for Lane {
 
 struct Ring {
     reads: RefCell<Reads>,
-    /// A duplicate of the ring's descriptor, which is readable when a read has ended.
+    /// A duplicate of the ring's descriptor. It is readable once a read has completed.
     readable: AsyncFd<OwnedFd>,
     reads_of_a_lane: usize,
     is_shared: bool,
 }
 
-/// The reads of all lanes. Each lane has one at a time.
+/// The reads of all lanes. Each lane has at most one in flight.
 struct Reads {
     uring: IoUring,
     lanes: Vec<Read>,
-    /// The lane that waits for the ring, and takes the ends of the other lanes' reads as well.
+    /// The lane that waits for the ring, and reaps the completions of all lanes.
     reaper: Option<usize>,
-    /// The numbers of reads that were begun, that were submitted, and that have ended.
+    /// How many reads were begun, submitted and completed.
     begun: u64,
     submitted: u64,
     ended: u64,
@@ -73,13 +74,13 @@ struct Read {
     dsts: Vec<Vec<u8>>,
     /// The number of reads that were begun before this one.
     number: u64,
-    /// What the kernel has returned.
+    /// What the kernel returned for the read; `None` until it has completed.
     ended: Option<i32>,
-    /// Set while the lane waits: until its read has ended, or it becomes the reaper.
+    /// The waker of the waiting lane: called once its read has completed, or to make it the reaper.
     waker: Option<Waker>,
 }
 
-/// Returns why the system refuses a ring, by the name that manuals have for it and in words.
+/// Returns why the system refuses a ring: the name of the error number, and its text.
 fn refused(error: io::Error) -> Failed {
     match error.raw_os_error() {
         Some(number) => Failed::Said(Errno::from_raw(number).to_string()),
@@ -97,9 +98,9 @@ impl Ring {
         let entries = depth.next_power_of_two();
         let uring = IoUring::new(entries.try_into().unwrap_or(u32::MAX)).map_err(refused)?;
         uring.submitter().register_files(&[file.as_raw_fd()])?;
-        // SAFETY: the ring has its descriptor open, and the borrow ends with this statement.
+        // SAFETY: the ring keeps its descriptor open, and the borrow ends with this statement.
         let ended = unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }.try_clone_to_owned()?;
-        // SAFETY: an `OwnedFd` stays open, and the same one, until the `AsyncFd` drops it.
+        // SAFETY: the `OwnedFd` stays open, with the same descriptor, until the `AsyncFd` drops it.
         let readable = unsafe { AsyncFd::register(ended) }.map_err(io::Error::from)?;
         let read = |_| Read {
             dsts: vec![vec![7; size]; reads_of_a_lane],
@@ -123,7 +124,7 @@ impl Ring {
         })
     }
 
-    /// Begins a read of a lane, which has no other one, into its buffer of this number.
+    /// Queues a read of lane `at` into its buffer `nth`. The lane has no other read in flight.
     fn begin(&self, at: usize, nth: usize) {
         let reads = &mut *self.reads.borrow_mut();
         let read = &mut reads.lanes[at];
@@ -135,20 +136,20 @@ impl Ring {
         let entry = entry.offset(((at * self.reads_of_a_lane + nth) * len) as u64);
         let entry = entry.build().user_data(at as u64);
         // SAFETY: the buffer has this length. It is neither moved nor used until the read has
-        // ended, for which `Reads::drop` waits too.
+        // completed, for which `Reads::drop` waits too.
         let pushed = unsafe { reads.uring.submission().push(&entry) };
         pushed.expect("the ring has an entry for each lane");
         reads.begun += 1;
     }
 
-    /// Waits until the read of a lane has ended.
+    /// Waits until the read of lane `at` has completed.
     async fn ended(&self, at: usize) -> Result {
         let ended = poll_fn(|cx| self.poll_ended(at, cx)).await;
         let reads = &mut *self.reads.borrow_mut();
         reads.lanes[at].waker = None;
         if reads.reaper.is_none_or(|reaper| reaper == at) {
             reads.reaper = None;
-            // Another lane that waits becomes the reaper.
+            // Wake one waiting lane, which becomes the reaper.
             let next = reads.lanes.iter_mut().find_map(|read| read.waker.take());
             next.into_iter().for_each(Waker::wake);
         }
@@ -160,8 +161,7 @@ impl Ring {
         }
     }
 
-    /// Submits the read of a lane, unless another lane has, and polls for what the kernel has
-    /// returned for it.
+    /// Submits the read of lane `at` unless another lane has done so, and polls for its result.
     fn poll_ended(&self, at: usize, cx: &mut Context<'_>) -> Poll<Result<i32>> {
         let reads = &mut *self.reads.borrow_mut();
         reads.submit(at)?;
@@ -182,7 +182,7 @@ impl Ring {
 }
 
 impl Reads {
-    /// Submits all reads that were begun, if that of the lane is among them.
+    /// Submits all reads that were begun, unless the read of lane `at` has been submitted.
     fn submit(&mut self, at: usize) -> Result {
         while self.lanes[at].number >= self.submitted {
             self.submitted += self.uring.submit()? as u64;
@@ -190,8 +190,8 @@ impl Reads {
         Ok(())
     }
 
-    /// Takes the ends of reads, and wakes the lanes of those that wait. Returns that of the lane,
-    /// if it was taken.
+    /// Reaps completed reads, and wakes their lanes. Returns the result of lane `at` if its read
+    /// has completed.
     fn reap(&mut self, at: usize) -> Option<i32> {
         for ended in self.uring.completion() {
             self.ended += 1;
@@ -205,7 +205,7 @@ impl Reads {
 
 impl Drop for Reads {
     fn drop(&mut self) {
-        // The kernel writes to the buffers of reads that were submitted, until they have ended.
+        // The kernel writes to the buffers of submitted reads until these have completed.
         while self.submitted > self.ended {
             match self.uring.submitter().submit_and_wait(1) {
                 Ok(submitted) => {

@@ -1,4 +1,4 @@
-//! A thread that measures: it makes its lanes, and drives them in each round.
+//! A measuring thread: it makes its lanes, and drives them in each round.
 
 use std::cell::RefCell;
 use std::mem;
@@ -18,7 +18,8 @@ use super::{
 type Orders = Receiver<Duration>;
 type Said = Sender<Result<Round>>;
 
-/// Makes the lanes of the plan and says so by an empty round; then measures until the orders end.
+/// Makes the lanes of the plan, sends an empty round once they are ready, and then measures a round
+/// per order until the orders end.
 pub(super) fn run(plan: &Plan, orders: &Orders, said: &Said) {
     let link = (orders, said);
     match (plan.baseline, plan.kind) {
@@ -41,7 +42,7 @@ pub(super) fn run(plan: &Plan, orders: &Orders, said: &Said) {
     }
 }
 
-/// A runtime of this thread.
+/// Makes a runtime for this thread.
 pub(super) fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
@@ -74,7 +75,7 @@ fn measure<L: Lane>(
     drop(lanes);
     drop(entered);
     drop(runtime);
-    // It hears that the connection has ended.
+    // The other side ends now that its connection has ended.
     let _ = other.map(|other| other.join());
 }
 
@@ -98,9 +99,9 @@ impl<L: Lane> Lanes<L> {
     }
 }
 
-/// Drives all lanes until `end`, at once.
+/// Drives all lanes concurrently until `end`.
 async fn all<L: Lane>(mut lanes: Vec<L>, end: Instant, latency: &Latency) -> Result<Vec<L>> {
-    // A lane that is alone needs no task.
+    // A single lane needs no task of its own.
     if lanes.len() == 1 {
         let lane = lanes.swap_remove(0);
         return Ok(vec![drive(lane, end, Rc::clone(latency)).await?]);
@@ -118,7 +119,8 @@ async fn all<L: Lane>(mut lanes: Vec<L>, end: Instant, latency: &Latency) -> Res
     driven.await
 }
 
-/// Does one operation after the other until `end`, one at least. Each ends where the next begins.
+/// Does one operation after the other until `end`, at least one. The end time of each is the begin
+/// time of the next.
 async fn drive<L: Lane>(mut lane: L, end: Instant, latency: Latency) -> Result<L> {
     let mut begun = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Clients that have the token, and break the protocol.
+//! Tests `bench serve` against clients that have the token, and break the protocol.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Host {
         server.answer(&mut stream, &session).await
     }
 
-    /// Answers a client that does this after its proof, and returns what is said of it.
+    /// Answers a client that runs `client` after its proof, and returns the error of the server.
     async fn against(&self, client: impl AsyncFnOnce(RdmaStream, Session)) -> String {
         let play = async {
             let workq = WorkQ::builder().build().unwrap();
@@ -71,7 +71,7 @@ impl Host {
         answered.err().unwrap_or_default()
     }
 
-    /// Measures as an honest client does.
+    /// Checks that an honest client can still measure.
     async fn is_honest_to_others(&self, kind: Kind) {
         let peer = Peer::new(&self.addr().to_string(), Token::of("a token of this test"));
         let plan = Plan {
@@ -164,7 +164,7 @@ async fn one_that_does_not_connect_gives_its_memory_back() {
             session.say(&mut stream, Step::Plan, &asks).await.unwrap();
             session.hear(&mut stream, Step::Answer).await.unwrap();
             assert!((host.free.available_permits() as u64) < MEMORY >> 10);
-            // No blob begins so.
+            // These bytes are not the beginning of a blob.
             stream.write_all(&[0x7f; 4096]).await.unwrap();
         });
         let said = said.await;
@@ -206,7 +206,7 @@ async fn strangers_at_the_port_of_tcp_are_not_taken_for_the_peer() {
         tcp.read_exact(&mut bytes).await.unwrap();
         assert_eq!(&bytes, b"abcd");
         answered = true;
-        // No byte belongs to the stream meanwhile.
+        // The client sends nothing on its RDMA stream meanwhile.
         drop((tcp, silent));
     });
     let said = timeout(Duration::from_secs(60), said).await;

@@ -11,8 +11,8 @@
 //!   operations, until the end of the stream
 //! ```
 //!
-//! Each thread that measures has a connection of its own, and of the kind stream and of tcp each
-//! lane.
+//! Each measuring thread has a connection of its own. For the kind stream and for tcp, each lane
+//! has one.
 
 #[cfg(test)]
 mod hostile;
@@ -39,14 +39,14 @@ use crate::transfer::{
 
 pub(super) use serve::{ServeArgs, serve};
 
-/// The most connections of a server at once, strangers included.
+/// The most connections of a server at once, including those of clients without the token.
 pub(super) const PEERS: usize = 64;
 
-/// What the other side asks for.
+/// What a client asks the server to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Asked {
     kind: Kind,
-    /// What the kind is compared with: its bytes go by TCP.
+    /// True for the TCP baseline: the bytes go by TCP instead of RDMA.
     tcp: bool,
     size: u32,
     depth: u32,
@@ -56,13 +56,13 @@ impl Asked {
     pub(super) fn of(plan: &Plan) -> Asked {
         let number = |it| u32::try_from(it).unwrap_or(u32::MAX);
         let tcp = plan.baseline == Some(Baseline::Tcp);
-        // TCP has streams, whatever it is compared with.
+        // The TCP baseline is a stream, whatever kind it is a baseline of.
         let kind = if tcp { Kind::Stream } else { plan.kind };
         Asked {
             kind,
             tcp,
             size: number(plan.size),
-            // Of streams each connection is one operation.
+            // A stream or TCP connection has one operation in flight.
             depth: match kind {
                 Kind::Stream => 1,
                 _ => number(plan.depth),
@@ -82,7 +82,7 @@ impl Asked {
         [&numbers.concat(), self.name().as_bytes()].concat()
     }
 
-    /// `None` if it is none that `bench` asks for.
+    /// Parses what a client asks for. Returns `None` if `bench` never asks for such a thing.
     fn parse(bytes: &[u8]) -> Option<Asked> {
         let (size, rest) = bytes.split_first_chunk()?;
         let (depth, named) = rest.split_first_chunk()?;
@@ -107,13 +107,13 @@ impl Asked {
     }
 }
 
-/// What the threads that measure need to meet the other side.
+/// What the measuring threads need to connect to the other side.
 pub(super) struct Peer {
-    /// How the command line names it.
+    /// The server, as the command line names it.
     pub(super) host: String,
     addr: StreamAddr,
     token: Token,
-    /// Where it is and what it says of itself, once it was met.
+    /// The server's address, and its description of itself. Set at the first connection.
     pub(super) about: OnceLock<about::Peer>,
 }
 
@@ -133,7 +133,7 @@ impl Peer {
         })
     }
 
-    /// Has a command measure with the same other side.
+    /// Adds options to a `bench` command, so that it measures with the same server.
     pub(super) fn give(&self, command: &mut Command) {
         command.args(["--peer", &self.host]);
         self.token.give(command);
@@ -171,7 +171,7 @@ impl Peer {
 
     async fn met_and_connected(&self, workq: &WorkQ, plan: &Plan) -> Result<(Rdma, Far)> {
         let rdma = context(&plan.device, workq, plan.depth)?;
-        // The exchange sleeps, in whatever mode the operations are.
+        // The connection is set up on a WorkQ that sleeps, whatever mode is measured.
         let exchange = WorkQ::builder().build()?;
         let options = StreamOptions::new().connections(1);
         let connector = options.connector(&plan.device, &exchange)?;

@@ -1,4 +1,4 @@
-//! What the server has of a connection: its part in the operations of the other side.
+//! The server's part in the operations of a client.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,17 +19,17 @@ use crate::failure::reason;
 use crate::transfer::{ANSWER, Nonce, nonce};
 
 pub(super) enum Part {
-    /// It sends the bytes of the stream back.
+    /// Echoes the bytes of the stream.
     Stream { size: usize },
-    /// It sends the bytes of the TCP connection back that begins with the nonce.
+    /// Echoes the bytes of the TCP connection that begins with the nonce.
     Tcp {
         listener: TcpListener,
         nonce: Nonce,
         size: usize,
     },
-    /// It lends memory.
+    /// Lends memory, which the client reads and writes by RDMA.
     Memory { rdma: Rdma, _lent: Mmap },
-    /// It answers messages.
+    /// Answers messages.
     Messages {
         rdma: Rdma,
         answer: Buf,
@@ -38,8 +38,8 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// Makes what the other side asks for. Also returns what the answer has for it: the blob of the
-    /// memory that is lent, or the port and the nonce of TCP.
+    /// Makes the part that the client asks for. Also returns what goes into the answer: the blob of
+    /// the lent memory, or the port and the nonce of TCP.
     pub(super) async fn of(
         device: &Device,
         asked: Asked,
@@ -79,7 +79,7 @@ impl Part {
         Ok((part, Vec::new()))
     }
 
-    /// Plays it until the other side ends the stream.
+    /// Plays this part until the client ends the stream.
     pub(super) async fn play(self, stream: &mut RdmaStream) -> Result<(), String> {
         match self {
             Part::Stream { size } => stream::echo(stream, size).await,
@@ -102,13 +102,13 @@ impl Part {
             }
             Part::Memory { rdma, _lent } => {
                 accept(&rdma, stream).await?;
-                // The other side works there meanwhile.
+                // The client reads and writes the memory meanwhile.
                 ended(stream).await;
             }
             Part::Messages { rdma, answer, bufs } => {
                 accept(&rdma, stream).await?;
                 tokio::select! {
-                    // It ends when the connection does.
+                    // The echo ends, with an error, once the connection has ended.
                     _ = rdma_send::echo(&rdma, &answer, &bufs) => {}
                     () = ended(stream) => {}
                 }
@@ -118,21 +118,22 @@ impl Part {
     }
 }
 
-/// The connections that come to the port of TCP and may be silent, strangers' included.
+/// The most TCP connections that may wait to send their nonce, strangers' included.
 const SILENT: usize = 4;
 
-/// Accepts the connection that begins with the nonce. Strangers may come as well.
+/// Accepts the connection that begins with the nonce. Strangers may connect as well, and are
+/// ignored.
 async fn connection(listener: &TcpListener, nonce: &Nonce) -> io::Result<TcpStream> {
     let mut begun = FuturesUnordered::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
                 let (mut stream, _) = match accepted {
-                    // It has gone again.
+                    // The client has gone already.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                     accepted => accepted?,
                 };
-                // The oldest stay: a stranger cannot push them out.
+                // The oldest connections stay: a stranger cannot push them out.
                 if begun.len() < SILENT {
                     begun.push(async move {
                         let mut said = Nonce::default();
@@ -151,7 +152,7 @@ async fn connection(listener: &TcpListener, nonce: &Nonce) -> io::Result<TcpStre
     }
 }
 
-/// Lets the other side connect, which may be hostile.
+/// Accepts the RDMA connection of the client, which may be hostile.
 async fn accept(rdma: &Rdma, stream: &mut RdmaStream) -> Result<(), String> {
     let accepted = timeout(ANSWER, rdma.handshake_accept(stream)).await;
     let late = |_| format!("it did not connect within {} s", ANSWER.as_secs());
@@ -160,7 +161,7 @@ async fn accept(rdma: &Rdma, stream: &mut RdmaStream) -> Result<(), String> {
         .map_err(|error| crate::failure::text(&error))
 }
 
-/// Waits until the other side ends the stream, or breaks the protocol by a byte.
+/// Waits until the client ends the stream, or breaks the protocol by sending a byte.
 async fn ended(stream: &mut RdmaStream) {
     let _ = stream.read(&mut [0]).await;
 }

@@ -21,8 +21,8 @@ use crate::output::print;
 use crate::signals::Signals;
 use crate::transfer::{ANSWER, BENCH, Bind, Session, Step, Unheard, each, limited, play, verdict};
 
-/// How long a connection may be used: the longest point and TCP, which takes turns with it, and
-/// what is before and after them.
+/// How long a connection may last: long enough for the longest point, the TCP baseline that takes
+/// turns with it, and the setup and end of both.
 const LIMIT: Duration = Duration::from_secs(180);
 
 const AFTER: &str = "\
@@ -50,7 +50,8 @@ pub(in crate::bench) fn serve(args: &ServeArgs) -> Result {
     open::runtime()?.block_on(async {
         let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
         let workq = WorkQ::builder().build()?;
-        // A client may begin a point before this side has heard the end of the one before.
+        // Twice the limit: a client may begin a point before the server notices the end of the one
+        // before.
         let options = StreamOptions::new().connections(2 * PEERS);
         let listener = options.bind(&device, &workq, args.bind.bind).await?;
         let addr = listener.tcp_addr().unwrap_or(args.bind.bind);
@@ -81,14 +82,15 @@ pub(in crate::bench) fn serve(args: &ServeArgs) -> Result {
 
 pub(super) struct Server<'a> {
     pub(super) device: &'a Device,
-    /// Where it listens, by TCP as well.
+    /// The address at which the server listens. TCP connections use the same address with another
+    /// port.
     pub(super) addr: SocketAddr,
-    /// The memory that no connection has, in KiB.
+    /// The free memory that connections may still take, in KiB.
     pub(super) free: &'a Semaphore,
 }
 
 impl Server<'_> {
-    /// Plays the part of the server, and returns what was asked for.
+    /// Serves one client, and returns what it asked for.
     pub(super) async fn answer(
         &self,
         stream: &mut RdmaStream,
@@ -111,7 +113,7 @@ impl Server<'_> {
         let (_lease, part, _) = match prepared {
             Ok(prepared) => prepared,
             Err(why) => {
-                // So that it hears why. It has gone if it does not.
+                // Let the client read why, until it has gone.
                 let _ = timeout(ANSWER, stream.read(&mut [0])).await;
                 return Err(format!("refused: {why}"));
             }
@@ -122,8 +124,8 @@ impl Server<'_> {
         Ok(asked)
     }
 
-    /// Makes what the other side asks for, of memory that is free. Also returns what the
-    /// answer has for it.
+    /// Takes free memory and makes the part that the client asks for. Also returns the data for the
+    /// answer.
     async fn prepare(&self, asked: Asked) -> Result<(SemaphorePermit<'_>, Part, Vec<u8>), String> {
         let Asked {
             kind, size, depth, ..
