@@ -1,4 +1,4 @@
-//! How two sides meet: each proves to the other one that it has the token.
+//! How two sides connect: each proves to the other one that it has the token.
 
 use std::error::Error as _;
 use std::io;
@@ -17,10 +17,10 @@ use super::token::Token;
 use super::{ANSWER, PORT};
 use crate::failure::{Failure, Result, text};
 
-/// How long a peer that has proved nothing may take.
+/// How long a peer may take until it has proved that it has the token.
 const PROOF: Duration = Duration::from_secs(5);
 
-/// Reads where the other side listens. Demands a token unless that is this host.
+/// Parses the address of the other side. Fails without a token, unless the address is on this host.
 pub(crate) fn destination(host: &str, token: &Token) -> Result<StreamAddr> {
     let addr = address(host)?;
     let ip = match &addr {
@@ -55,7 +55,7 @@ fn address(text: &str) -> Result<StreamAddr> {
     }
 }
 
-/// Connects, and returns `None` if the other side is no listener of this kind.
+/// Connects to a listener. Returns `None` if the other side is no listener of this kind.
 pub(super) async fn connect(
     connector: &RdmaConnector,
     kind: &Kind,
@@ -72,7 +72,7 @@ pub(super) async fn connect(
 }
 
 impl Kind {
-    /// Why there is no stream, with the way out where nothing listens.
+    /// Returns why connecting failed. If nothing listens there, names the command to start.
     pub(super) fn unmet(&self, error: &tokio_doca::Error) -> String {
         let source = error.source().and_then(|it| it.downcast_ref::<io::Error>());
         match source.map(io::Error::kind) {
@@ -84,16 +84,16 @@ impl Kind {
     }
 }
 
-/// Why there is no stream.
+/// Why connecting failed.
 pub(crate) enum Unmet {
-    /// The library says so.
+    /// An error of the library.
     Library(tokio_doca::Error),
-    /// The other side does.
+    /// The other side refused, or broke the protocol.
     Peer(String),
 }
 
 impl Unmet {
-    /// The reason, in a sentence without the name of the other side.
+    /// Returns the reason, in a sentence without the name of the other side.
     pub(crate) fn why(self, kind: &Kind) -> String {
         match self {
             Unmet::Library(error) => kind.unmet(&error),
@@ -102,8 +102,8 @@ impl Unmet {
     }
 }
 
-/// Connects, and lets both sides prove that they have the token. Also returns what the listener
-/// says with its proof.
+/// Connects, and has both sides prove that they have the token. Also returns the listener's
+/// description of itself, which came with its proof.
 pub(crate) async fn call(
     connector: &RdmaConnector,
     kind: &Kind,
@@ -118,11 +118,11 @@ pub(crate) async fn call(
     Ok((stream, session, about.map_err(Unmet::Peer)?))
 }
 
-/// The most characters that the other side says of itself.
+/// The most characters of the other side's description of itself.
 const ABOUT: usize = 300;
 
-/// What the other side says of itself, as one line that can neither end a block of text nor
-/// control a terminal.
+/// Returns the other side's description of itself, as a line that can neither end a block of text
+/// nor control a terminal.
 pub(crate) fn printable(text: &[u8]) -> String {
     let plain = |byte: &u8| match byte {
         b'`' => '\'',
@@ -132,12 +132,12 @@ pub(crate) fn printable(text: &[u8]) -> String {
     text.iter().take(ABOUT).map(plain).collect()
 }
 
-/// Proves that this side has the token, and lets the listener prove it as well. Returns what the
-/// listener says with its proof.
+/// Proves to the listener that this side has the token, and checks the listener's proof. Returns
+/// the data that came with that proof.
 ///
 /// # Errors
 ///
-/// Returns what the listener has done, in a sentence.
+/// Returns what the listener did wrong, in a sentence.
 pub(super) async fn prove(
     stream: &mut RdmaStream,
     session: &Session,
@@ -154,11 +154,12 @@ pub(super) async fn prove(
     within(ANSWER, heard).await?.ok_or_else(|| other.to_owned())
 }
 
-/// Lets a peer prove that it has the token, and proves it as well. The proof says `about`.
+/// Checks a connecting peer's proof that it has the token, and sends the proof of this side, with
+/// `about` as its data.
 ///
 /// # Errors
 ///
-/// Returns what the peer has done, in a sentence.
+/// Returns what the peer did wrong, in a sentence.
 pub(crate) async fn meet(
     kind: &Kind,
     token: &Token,
@@ -177,7 +178,7 @@ pub(crate) async fn meet(
     let theirs = match refused {
         Ok(theirs) => theirs,
         Err(why) => {
-            // A peer that does not hear it has gone.
+            // Sending the refusal fails only if the peer has gone.
             let _ = incoming.refuse(&why).await;
             return Err(format!("refused: {why}"));
         }
@@ -203,8 +204,8 @@ pub(crate) async fn meet(
     }
 }
 
-/// Lets a peer prove that it has the token, and plays this side's part with it. The proof says
-/// `about`; `what` names the part.
+/// As [`meet`], and then runs `part`, this side's part in the connection. `what` names it in
+/// messages.
 pub(crate) async fn play(
     (kind, what): (&Kind, &str),
     token: &Token,

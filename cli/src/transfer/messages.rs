@@ -1,4 +1,4 @@
-//! The messages of both sides, each with its proof.
+//! The messages of both sides, each with an HMAC as its proof.
 
 use std::fmt;
 use std::io;
@@ -14,15 +14,15 @@ use crate::failure::reason;
 
 pub(crate) type Nonce = [u8; 16];
 
-/// What two sides meet for. Proofs of one kind are none of another.
+/// A purpose for which two sides connect. A proof of one kind is not valid for another kind.
 pub(crate) struct Kind {
-    /// What a hello begins with.
+    /// The bytes with which a hello begins.
     magic: &'static [u8],
-    /// The command of the side that connects.
+    /// The command of the connecting side.
     pub(super) asks: &'static str,
-    /// What the side that listens calls itself.
+    /// The name of the listening side in messages.
     pub(super) listens: &'static str,
-    /// The command of the side that listens.
+    /// The command of the listening side.
     pub(super) serves: &'static str,
 }
 
@@ -33,7 +33,7 @@ pub(super) const SEND: Kind = Kind {
     serves: "tokio-doca serve",
 };
 
-/// Its hello fits into the 24 bytes of a request by rdma_cm.
+/// The kind of `check`. Its hello fits into the 24 bytes of an rdma_cm connection request.
 pub(crate) const CHECK: Kind = Kind {
     magic: b"check1\0",
     asks: "tokio-doca check --peer",
@@ -48,13 +48,14 @@ pub(crate) const BENCH: Kind = Kind {
     serves: "tokio-doca bench serve",
 };
 
-/// Bytes of a proof.
+/// The length of a proof, in bytes.
 const PROOF: usize = 32;
 
-/// The longest body: a blob of memory has 1,024 bytes at most.
+/// The longest body, in bytes: more than a blob of memory, which has at most 1,024.
 const MOST: usize = 2048;
 
-/// Which message it is: the proof of one is none of another.
+/// The step of the protocol to which a message belongs. A proof of one step is not valid for
+/// another step.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
     Sender = 1,
@@ -68,7 +69,7 @@ pub(crate) enum Step {
     Plan,
 }
 
-/// Random bytes that no other connection has.
+/// Returns random bytes, different for each connection.
 pub(crate) fn nonce() -> Result<Nonce, String> {
     let mut nonce = Nonce::default();
     match getrandom::fill(&mut nonce) {
@@ -77,23 +78,24 @@ pub(crate) fn nonce() -> Result<Nonce, String> {
     }
 }
 
-/// What the side that connects says before there is a stream.
+/// Returns the first message of the connecting side, which goes with the connection request.
 pub(super) fn hello(kind: &Kind, has_token: bool, nonce: &Nonce) -> Vec<u8> {
     [kind.magic, &[u8::from(has_token)], nonce].concat()
 }
 
-/// Whether the other side has a token, and its nonce; `None` if it is of another kind.
+/// Parses a hello: true if the other side has a token, and its nonce. Returns `None` if the hello
+/// is of another kind.
 pub(super) fn parse_hello(kind: &Kind, hello: &[u8]) -> Option<(bool, Nonce)> {
     let (has_token, nonce) = hello.strip_prefix(kind.magic)?.split_first()?;
     Some((*has_token == 1, nonce.try_into().ok()?))
 }
 
-/// Why a message was not heard.
+/// Why a message was not received.
 #[derive(Debug)]
 pub(crate) enum Unheard {
-    /// Its proof is wrong.
+    /// The proof is wrong.
     Forged,
-    /// It is too long.
+    /// The message is too long, or is malformed.
     Odd,
     Io(io::Error),
 }
@@ -104,7 +106,7 @@ impl From<io::Error> for Unheard {
     }
 }
 
-/// What the other side has done, in a sentence without its name.
+/// Prints what the other side did wrong, in a sentence without its name.
 impl fmt::Display for Unheard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -117,11 +119,11 @@ impl fmt::Display for Unheard {
     }
 }
 
-/// Waits for the other side, but not longer than this.
+/// Waits for the other side, at most `limit`.
 ///
 /// # Errors
 ///
-/// Returns what the other side has done, in a sentence.
+/// Returns what the other side did wrong, in a sentence.
 pub(super) async fn within<T, E: Into<Unheard>>(
     limit: Duration,
     future: impl Future<Output = Result<T, E>>,
@@ -132,11 +134,11 @@ pub(super) async fn within<T, E: Into<Unheard>>(
     }
 }
 
-/// Waits for a step of a peer, but not longer than this.
+/// Waits for a step of a peer, at most `limit`.
 ///
 /// # Errors
 ///
-/// Returns what the peer has done, in a sentence.
+/// Returns what the peer did wrong, in a sentence.
 pub(crate) async fn limited<T>(
     limit: Duration,
     step: impl Future<Output = Result<T, Unheard>>,
@@ -146,7 +148,8 @@ pub(crate) async fn limited<T>(
     done.map_err(|unheard| unheard.to_string())
 }
 
-/// What the proofs of a connection are made with.
+/// Makes and checks the proofs of a connection: an HMAC with the token as key, over the magic and
+/// both nonces.
 pub(crate) struct Session(Hmac<Sha256>);
 
 impl Session {
@@ -165,7 +168,7 @@ impl Session {
         mac
     }
 
-    /// Sends a message.
+    /// Sends the message of a step with its proof.
     pub(crate) async fn say(
         &self,
         to: &mut (impl AsyncWrite + Unpin),
@@ -177,7 +180,7 @@ impl Session {
         to.write_all(&[&len, body, &proof[..]].concat()).await
     }
 
-    /// Waits for a message, and returns its body.
+    /// Waits for the message of a step, checks its proof, and returns its body.
     pub(crate) async fn hear(
         &self,
         from: &mut (impl AsyncRead + Unpin),
@@ -191,7 +194,7 @@ impl Session {
         from.read_exact(&mut body).await?;
         let mut proof = [0; PROOF];
         from.read_exact(&mut proof).await?;
-        // Compares in constant time.
+        // `verify_slice` compares in constant time.
         match self.mac(step, &body).verify_slice(&proof) {
             Ok(()) => Ok(body),
             Err(_) => Err(Unheard::Forged),
@@ -199,23 +202,23 @@ impl Session {
     }
 }
 
-/// Tells a sender that its proof is wrong: a message that proves nothing.
+/// Notifies a sender that its proof is wrong, by a message whose own proof is wrong.
 pub(super) async fn deny(to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     to.write_all(&[0; 2 + PROOF]).await
 }
 
-/// The body of an answer.
+/// Returns the body of an answer: yes, or no with the reason.
 pub(crate) fn verdict(why_not: Option<&str>) -> Vec<u8> {
     let text = why_not.unwrap_or_default().chars().take(200);
     let text: String = text.collect();
     [&[u8::from(why_not.is_some())], text.as_bytes()].concat()
 }
 
-/// What an answer says.
+/// Parses the body of an answer.
 ///
 /// # Errors
 ///
-/// Returns why the receiver refuses, in characters that can be printed.
+/// Returns why the receiver refuses, without control characters.
 pub(crate) fn parse_verdict(body: &[u8]) -> Result<(), String> {
     match body {
         [0] => Ok(()),

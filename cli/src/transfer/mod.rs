@@ -1,4 +1,4 @@
-//! `tokio-doca send` and `tokio-doca serve`: a file goes over a stream to another host.
+//! `tokio-doca send` and `tokio-doca serve`: send a file over a stream to another host.
 //!
 //! ```text
 //!   send                                     serve
@@ -13,8 +13,9 @@
 //!          <------------------------ Stored: yes, or why not; may come before the end
 //! ```
 //!
-//! Each message has an HMAC-SHA-256 by the token, of its step, both nonces and its body. The sender
-//! proves first, so that a stranger that connects gets nothing to guess the token by.
+//! Each message ends with an HMAC-SHA-256, with the token as key, over its step, both nonces and
+//! its body. The sender proves first, so that a stranger that connects gets nothing by which to
+//! guess the token.
 
 mod meet;
 mod messages;
@@ -39,25 +40,25 @@ pub(crate) use send::{SendArgs, send};
 pub(crate) use serve::{Bind, ServeArgs, each, serve};
 pub(crate) use token::{Token, TokenArgs};
 
-/// The port if none is said.
+/// The default port.
 const PORT: u16 = 4792;
 
-/// The most bytes of a frame of data.
+/// The largest frame of data, in bytes.
 pub(crate) const FRAME: usize = 256 << 10;
 
-/// A frame of this length says that the sender waits for its input.
+/// The length of an empty frame by which the sender signals that it waits for its input.
 const WAITS: u32 = u32::MAX;
 
-/// How long one side waits for a message of the other one, before and after the data.
+/// How long a side waits for a message of the other side, before and after the data.
 pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 
-/// How long one side waits for the other one within the data.
+/// How long a side waits for the other side within the data.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// How long the sender waits until the receiver has synced the file.
 const SYNC: Duration = Duration::from_secs(600);
 
-/// What a stream goes by.
+/// Returns the name of a stream's transport.
 pub(crate) fn transport(stream: StreamTransport) -> &'static str {
     match stream {
         StreamTransport::Rdma => "RDMA",
@@ -65,7 +66,7 @@ pub(crate) fn transport(stream: StreamTransport) -> &'static str {
     }
 }
 
-/// How many bytes went which way, and how fast.
+/// Returns the number of bytes, the transport, and the rate since `begun`.
 fn way(bytes: u64, transport: StreamTransport, begun: Instant) -> String {
     let transport = self::transport(transport);
     let took = begun.elapsed();
@@ -73,7 +74,7 @@ fn way(bytes: u64, transport: StreamTransport, begun: Instant) -> String {
     format!("{bytes} bytes by {transport} in {took:.1?}, {rate:.0} MB/s")
 }
 
-/// A sum in hexadecimal.
+/// Returns a checksum in hexadecimal.
 fn hex(sum: &[u8]) -> String {
     sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }

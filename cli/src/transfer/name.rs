@@ -1,13 +1,13 @@
-//! Which names of files a receiver takes from a stranger.
+//! Checks the file names that a receiver gets from a sender.
 
-/// The longest name that file systems have.
+/// The longest file name that file systems permit, in bytes.
 const MOST: usize = 255;
 
-/// Checks that a name is one plain component.
+/// Checks that a file name is a single plain path component.
 ///
 /// # Errors
 ///
-/// Returns what is wrong with it, without the name, which may not be fit to print.
+/// Returns what is wrong, without the name, which may not be printable.
 pub(super) fn check(name: &[u8]) -> Result<&str, &'static str> {
     let name = std::str::from_utf8(name).map_err(|_| "the name is no UTF-8")?;
     let hides = |c: char| {

@@ -1,4 +1,4 @@
-//! One connection of a receiver.
+//! Serves a connection of `tokio-doca serve`: receives one file.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -19,28 +19,29 @@ use super::{ANSWER, FRAME, SILENCE, WAITS, hex, name, way};
 use crate::failure::{Failure, cannot, panicked, reason};
 use crate::target::Target;
 
-/// What a receiver takes, and where it puts it.
+/// The limits of a receiver, and where it stores files.
 pub(super) struct Receiver<'a> {
     pub(super) folder: &'a Path,
     pub(super) token: &'a Token,
-    /// The most bytes of a file.
+    /// The largest file, in bytes.
     pub(super) most: u64,
-    /// It takes one file only, and whether a sender is at it.
+    /// With `--once`: true once a sender with the token has come. The receiver refuses all later
+    /// ones.
     pub(super) once: Option<Cell<bool>>,
 }
 
 /// How a connection failed.
 pub(crate) struct Failed {
     pub(crate) text: String,
-    /// The peer has the token, and its file is the one of `--once`.
+    /// True if the peer has proved that it has the token, and its file was the one of `--once`.
     pub(crate) proven: bool,
 }
 
-/// What ended a transfer.
+/// Why a transfer failed.
 enum Ended {
-    /// The sender is told why.
+    /// The receiver refuses, and sends the reason to the sender.
     Refused(String),
-    /// The sender has gone, or says what it must not.
+    /// The sender has gone, or broke the protocol.
     Lost(String),
 }
 
@@ -69,7 +70,7 @@ impl From<Unheard> for Ended {
     }
 }
 
-/// Waits for the sender, but not longer than this.
+/// Waits for the sender, at most `limit`.
 async fn wait<T, E: Into<Ended>>(
     limit: Duration,
     future: impl Future<Output = Result<T, E>>,
@@ -84,7 +85,7 @@ async fn wait<T, E: Into<Ended>>(
 }
 
 impl Receiver<'_> {
-    /// Receives a file of a peer, and returns what is said of it.
+    /// Receives a file from a peer, and returns the line to print about it.
     pub(super) async fn receive(&self, incoming: Incoming) -> Result<String, Failed> {
         let stranger = |text: String| Failed {
             text,
@@ -106,7 +107,7 @@ impl Receiver<'_> {
             Ok(done) => {
                 let yes = verdict(None);
                 let said = session.say(&mut stream, Step::Stored, &yes);
-                // The file is here, whatever becomes of its sender.
+                // The file is stored, even if its sender is not reached any more.
                 let _ = timeout(ANSWER, said).await;
                 let _ = timeout(ANSWER, stream.shutdown()).await;
                 return Ok(done);
@@ -123,7 +124,7 @@ impl Receiver<'_> {
         Err(proven(text))
     }
 
-    /// Receives the file. `step` is what the sender waits for.
+    /// Receives the file. Sets `step` to the step of the answer for which the sender waits.
     async fn transfer(
         &self,
         stream: &mut RdmaStream,
@@ -159,7 +160,7 @@ impl Receiver<'_> {
         ))
     }
 
-    /// Receives the data of a file, and returns its size and sum.
+    /// Receives the data of a file, and returns its size and SHA-256.
     async fn data(
         &self,
         stream: &mut RdmaStream,
@@ -204,8 +205,8 @@ impl Receiver<'_> {
         }
     }
 
-    /// Syncs a file, gives it its name, and syncs the folder. The target stays with the task, so
-    /// that a signal amid the first sync deletes the file.
+    /// Syncs the file, gives it its name, and syncs the folder. This task keeps `target`, so that a
+    /// signal during the first sync deletes the file.
     async fn store(&self, target: Target) -> Result<(), Ended> {
         let threw = |error| Ended::Refused(panicked(error));
         let (file, dst) = (target.file.clone(), target.dst.clone());

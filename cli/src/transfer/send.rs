@@ -24,7 +24,7 @@ use crate::failure::{self, Failure, Result, cannot, panicked};
 use crate::open;
 use crate::output::{bar, print};
 
-/// How often the receiver hears that the input has nothing yet.
+/// How often the sender signals to the receiver that its input has no data yet.
 const PAUSE: Duration = Duration::from_secs(10);
 
 const AFTER: &str = "\
@@ -48,13 +48,13 @@ pub(crate) struct SendArgs {
     device: Option<String>,
 }
 
-/// What is sent.
+/// The file or stdin that is sent.
 struct Source {
     input: Box<dyn Read + Send>,
     size: Option<u64>,
-    /// Its name there.
+    /// The file's name at the receiver.
     name: String,
-    /// Its name in sentences.
+    /// The file's name in messages.
     shown: PathBuf,
 }
 
@@ -73,12 +73,12 @@ pub(crate) fn send(args: &SendArgs) -> Result {
         let (stream, session) = met.ok_or_else(|| not(&args.addr, "it is no tokio-doca serve"))?;
         Sender { args, session }.send(stream, source, &token).await
     });
-    // A thread may be at a read of stdin that never ends.
+    // Do not wait for a thread that may be in a read of stdin that never ends.
     runtime.shutdown_background();
     print(&sent?)
 }
 
-/// Opens what is to be sent, and checks the name that it gets.
+/// Opens the file or stdin, and checks the name that the file gets at the receiver.
 fn source(args: &SendArgs) -> Result<Source> {
     let usage = |text: &str| Failure::Usage(text.to_owned());
     let is_stdin = args.file.as_os_str() == "-";
@@ -104,7 +104,7 @@ fn source(args: &SendArgs) -> Result<Source> {
     let source = open::source("send", &args.file)?;
     let size = source.meta.len();
     Ok(Source {
-        // What is added meanwhile is not sent.
+        // Bytes that are appended from now on are not sent.
         input: Box::new(source.file.take(size)),
         size: Some(size),
         name,
@@ -134,12 +134,12 @@ impl Sender<'_> {
         within(limit, future).await.map_err(|why| self.not(why))
     }
 
-    /// Says a message, but does not wait for a peer that does not read.
+    /// Sends a message. Fails after [`ANSWER`] if the peer does not read.
     async fn say(&self, to: &mut (impl AsyncWrite + Unpin), step: Step, body: &[u8]) -> Result {
         self.wait(ANSWER, self.session.say(to, step, body)).await
     }
 
-    /// Sends a file, and returns what is said of it once it is stored.
+    /// Sends a file, waits until it is stored, and returns the line to print about it.
     async fn send(&self, mut stream: RdmaStream, source: Source, token: &Token) -> Result<String> {
         let session = &self.session;
         let proven = prove(&mut stream, session, token).await;
@@ -154,7 +154,7 @@ impl Sender<'_> {
         let bar = bar(source.size.unwrap_or_default(), "sending");
         let begun = Instant::now();
         let (mut reader, mut writer) = tokio::io::split(stream);
-        // The receiver may refuse the rest.
+        // Listen for the verdict from now on: the receiver may refuse the file before its end.
         let mut verdict = pin!(session.hear(&mut reader, Step::Stored));
         let sent = tokio::select! {
             biased;
@@ -170,7 +170,7 @@ impl Sender<'_> {
         let stored = self.wait(SYNC, verdict).await?;
         parse_verdict(&stored).map_err(|why| self.not(why))?;
         let way = way(bytes, transport, begun);
-        // The receiver waits for nothing any more.
+        // The receiver has answered last, so that failing here does not matter.
         let _ = timeout(ANSWER, writer.shutdown()).await;
         let addr = &self.args.addr;
         Ok(format!(
@@ -179,7 +179,7 @@ impl Sender<'_> {
         ))
     }
 
-    /// Sends the data and its sum. Returns how many bytes there were.
+    /// Sends the data and its SHA-256. Returns the number of bytes, and the SHA-256.
     async fn data(
         &self,
         writer: &mut (impl AsyncWrite + Unpin),

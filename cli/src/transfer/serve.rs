@@ -18,7 +18,7 @@ use crate::open;
 use crate::output::print;
 use crate::signals::Signals;
 
-/// The most connections at once, of senders and strangers together.
+/// The most connections at once, including those of peers without the token.
 const CONNECTIONS: usize = 64;
 
 const AFTER: &str = "\
@@ -45,7 +45,7 @@ pub(crate) struct ServeArgs {
     device: Option<String>,
 }
 
-/// Where a command listens, and the token that it demands there.
+/// The address at which a command listens, and the token that it demands there.
 #[derive(clap::Args)]
 pub(crate) struct Bind {
     /// The address to listen at
@@ -57,7 +57,7 @@ pub(crate) struct Bind {
 }
 
 impl Bind {
-    /// Reads the token, which an address beyond the loopback demands.
+    /// Reads the token. Fails if there is none and other hosts can reach the address.
     pub(crate) fn token(&self) -> Result<Token> {
         let token = self.token.read()?;
         token.check(Some(self.bind.ip()), &format!("--bind {}", self.bind))?;
@@ -65,7 +65,7 @@ impl Bind {
     }
 }
 
-/// Reads an address with or without a port.
+/// Parses an address with or without a port.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let alone = || text.parse().map(|ip: IpAddr| SocketAddr::new(ip, PORT));
     let addr = text.parse().or_else(|_| alone());
@@ -93,7 +93,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result {
     };
     let runtime = open::runtime()?;
     let served = runtime.block_on(async {
-        // First, so that no signal leaves a temporary file behind.
+        // Catch signals first, so that none leaves a temporary file behind.
         let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
         let options = StreamOptions::new().connections(CONNECTIONS).or_tcp(true);
         let workq = WorkQ::builder().build()?;
@@ -111,14 +111,15 @@ pub(crate) fn serve(args: &ServeArgs) -> Result {
             ))),
         }
     });
-    // A thread may be at a long write, whose end no one needs.
+    // Do not wait for a thread that may be in a long write.
     runtime.shutdown_background();
     served
 }
 
-/// Serves all peers that come, at most `most` at once, and says what became of each. With `once` it
-/// ends after the first that has the token, and returns `None`. A signal ends it too: then it
-/// returns how many peers that cuts off.
+/// Serves all peers, at most `most` at once, and prints what became of each.
+///
+/// With `once`, returns `None` after the first peer that has the token. After a signal, returns the
+/// number of peers whose connections it cuts off.
 pub(crate) async fn each(
     listener: &RdmaListener,
     signals: &mut Signals,

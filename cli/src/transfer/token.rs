@@ -1,4 +1,4 @@
-//! The token that both sides have.
+//! The token: a secret that both sides share.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result, cannot, name};
 
 const VARIABLE: &str = "TOKIO_DOCA_TOKEN";
 
-/// Shorter ones can be guessed.
+/// The shortest and the longest token, in bytes. A shorter token could be guessed.
 const LEAST: usize = 16;
 const MOST: usize = 1024;
 
@@ -27,11 +27,11 @@ pub(crate) struct TokenArgs {
     token: Option<String>,
 }
 
-/// A token; empty if there is none.
+/// A token; the bytes are empty if there is none.
 pub(crate) struct Token(Vec<u8>);
 
 impl TokenArgs {
-    /// Fails if an option says a token for which there is no peer.
+    /// Fails if an option gives a token although the command has no peer.
     pub(crate) fn unused(&self) -> Result {
         if self.token_file.is_none() && self.token.is_none() {
             return Ok(());
@@ -40,7 +40,7 @@ impl TokenArgs {
         Err(Failure::Usage(text.to_owned()))
     }
 
-    /// Reads the token.
+    /// Reads the token from the option, the file or the environment.
     pub(crate) fn read(&self) -> Result<Token> {
         let (mut bytes, whence) = match (&self.token_file, &self.token) {
             (Some(path), _) => (of_file(path)?, name(path)),
@@ -86,14 +86,15 @@ impl Token {
         !self.0.is_empty()
     }
 
-    /// Gives it to a command of this program.
+    /// Passes the token to a command in its environment.
     pub(crate) fn give(&self, command: &mut Command) {
         if self.is_some() {
             command.env(VARIABLE, OsStr::from_bytes(&self.0));
         }
     }
 
-    /// Refuses to do without a token beyond this host. `None` is a host by name.
+    /// Fails if there is no token and `ip` is not on the loopback. `ip` is `None` for a host given
+    /// by name.
     pub(crate) fn check(&self, ip: Option<IpAddr>, place: &str) -> Result {
         if self.is_some() || ip.is_some_and(|ip| ip.to_canonical().is_loopback()) {
             return Ok(());

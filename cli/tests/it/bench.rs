@@ -1,4 +1,4 @@
-//! `tokio-doca bench`. Nothing here depends on how fast anything is.
+//! Tests `tokio-doca bench`. No test depends on how fast anything is.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -23,7 +23,7 @@ const KINDS: [&str; 11] = [
     "graph",
 ];
 
-/// Runs it with points as short as they can be, in an environment.
+/// Runs `bench` with the shortest possible points, and with these environment variables.
 fn run(args: &[&str], variables: &[(&str, &str)]) -> Ran {
     let folder = Folder::new();
     let mut command = folder.command(["bench"]);
@@ -42,7 +42,7 @@ fn report(args: &[&str]) -> Value {
     serde_json::from_str(&ran.done()).unwrap()
 }
 
-/// Checks that figures fit together.
+/// Checks that the figures of a row are consistent.
 #[track_caller]
 fn plausible(row: &Value) {
     let number = |name: &str| row[name].as_f64().unwrap();
@@ -111,7 +111,7 @@ fn others_are_measured_in_turn_and_have_ratios() {
         let names = rows.iter().map(|row| row["name"].as_str().unwrap());
         assert_eq!(names.collect::<Vec<_>>(), vs, "{kind}");
         for row in rows {
-            // The system may refuse it, as in a container.
+            // The system may refuse io_uring, as in a container.
             if row["name"] == "io_uring" && !row["not_measured"].is_null() {
                 assert!(IoUring::new(2).is_err(), "{row}");
                 continue;
@@ -123,7 +123,8 @@ fn others_are_measured_in_turn_and_have_ratios() {
     }
 }
 
-/// A lane may take the ends of other lanes' reads from the ring that they share.
+/// Tests that no lane waits forever: a lane may reap the completions of other lanes' reads from the
+/// ring that they share.
 #[test]
 fn no_lane_of_a_ring_sleeps_for_ever() {
     let depth = ["--size", "64", "--depth", "32,256"];
@@ -148,7 +149,8 @@ fn what_the_system_refuses_has_a_row_that_says_why() {
         "0.01",
         "--json",
     ];
-    // With more files by and by: at first for nothing, then for the kind alone, then for all.
+    // Raise the limit of open files step by step: at first no run is possible, then the kind alone,
+    // then the kind and the baseline.
     for files in (10..100).step_by(2) {
         let command = folder.command(args);
         let mut limited = limited(&format!("-n {files}"), &command);
@@ -319,7 +321,7 @@ fn needs_strace_a_refused_ring_is_named_as_in_manuals() {
     }
 }
 
-/// Runs it with this as the program `strace`.
+/// Runs `bench --trace` with `script` as the program `strace`.
 fn with_strace(script: &str) -> Value {
     let folder = Folder::new();
     folder.write("strace", format!("#!/bin/sh\n{script}\n"));
@@ -349,7 +351,7 @@ fn system_calls_are_counted_under_strace_or_the_report_says_why_not() {
         none.contains("not measured: strace is not installed"),
         "{none}"
     );
-    // A container may refuse the real one.
+    // A container may refuse the real strace.
     let calls = report(&["stream", "--trace"])["points"][0]["system_calls"].clone();
     match calls["not_measured"].as_str() {
         None => assert!(calls["per_operation"].as_f64().unwrap() > 0.1, "{calls}"),

@@ -1,4 +1,5 @@
-//! `tokio-doca bench compare`, of reports that a device has made and of files that are none.
+//! Tests `tokio-doca bench compare` with reports that a device has made, and with files that are no
+//! reports.
 
 use serde_json::{Value, json};
 
@@ -26,7 +27,7 @@ fn report(points: &[Value]) -> Value {
     })
 }
 
-/// A folder with `a.json` and `b.json`.
+/// Makes a folder with the reports `a.json` and `b.json`.
 fn folder(a: &Value, b: &Value) -> Folder {
     let folder = Folder::new();
     folder.write("a.json", a.to_string());

@@ -1,4 +1,4 @@
-//! `tokio-doca bench --html`: the page, whose texts and numbers the unit tests check.
+//! Tests the page of `tokio-doca bench --html`. Its texts and numbers are checked by unit tests.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ fn run(folder: &Folder, args: &[&str]) -> Ran {
     folder.run([&["bench"], args, &SHORT].concat())
 }
 
-/// The texts of a page, which is well-formed.
+/// Returns the texts of a page, after a check that the page is well-formed.
 #[track_caller]
 fn texts(folder: &Folder, name: &str) -> Vec<String> {
     let page = String::from_utf8(folder.read(name)).unwrap();
@@ -75,7 +75,7 @@ fn no_file_is_replaced_unless_it_is_wanted() {
         ("none/a", "No such file or directory"),
     ] {
         let ran = run(&folder, &["dma", "--html", name]);
-        // Nothing was measured for it.
+        // It fails before anything is measured.
         assert_eq!(ran.out, "");
         ran.refused(1, &[part]);
     }
@@ -103,8 +103,8 @@ fn a_signal_ends_it_with_a_page_of_the_points_that_have_ended() {
     let args = ["bench", "dma", "--size", "1..128M", "--duration", "1"];
     let mut command = folder.command(args);
     command.args(["--html", "a.html"]);
-    // Each point has a thread of this name. Once there is another one, the first point has ended; a
-    // new thread has the name of the one that started it at first.
+    // Each point has a thread named `bench`. Once there is another such thread, the first point has
+    // ended. A new thread at first has the name of the thread that started it.
     let mut first: Option<PathBuf> = None;
     let ran = interrupted(command, |threads| {
         let benches = || threads_named(threads, "bench").into_iter().min();
@@ -123,7 +123,7 @@ fn a_signal_ends_it_with_a_page_of_the_points_that_have_ended() {
     assert_eq!(folder.names(), ["a.html"]);
 }
 
-/// Opens a page in a browser, and returns what it says on its console.
+/// Opens a page in a browser, and returns the messages on its console.
 fn console(folder: &Folder, page: &str, width: u32, dark: bool) -> Vec<String> {
     let scheme = if dark { 0 } else { 1 };
     let profile = folder.path("profile");
@@ -146,7 +146,7 @@ fn console(folder: &Folder, page: &str, width: u32, dark: bool) -> Vec<String> {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     let png = folder.read("page.png");
-    // The width that the head of a PNG has.
+    // The width in the header of the PNG.
     assert_eq!(png[16..20], width.to_be_bytes());
     fs::remove_file(folder.path("page.png")).unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,5 @@
-//! `tokio-doca bench --peer` and `tokio-doca bench serve`. Nothing depends on how fast anything is.
+//! Tests `tokio-doca bench --peer` and `tokio-doca bench serve`. No test depends on how fast
+//! anything is.
 
 use std::fs;
 use std::io::Write;
@@ -20,7 +21,7 @@ fn serve(folder: &Folder, args: &[&str]) -> Server {
     Server::new(folder, &[&["bench", "serve"], args].concat())
 }
 
-/// Measures points as short as they can be.
+/// Measures the shortest possible points with the server at `addr`.
 fn bench(folder: &Folder, args: &[&str], addr: &str) -> Ran {
     let short = ["--duration", "0.01", "--peer", addr];
     folder.run([&["bench"], args, &short].concat())
@@ -80,7 +81,8 @@ fn tcp_to_the_peer_is_measured_in_turn() {
         assert!(row["operations"].as_u64().unwrap() >= 6, "{row}");
         assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
     }
-    // A thread has a connection for its messages, and 3 streams; and 3 of TCP each time.
+    // Each of the 2 threads has a connection for its messages, 3 for its streams, and twice 3 for
+    // TCP.
     let lines: Vec<String> = (0..2 + 6 + 12).map(|_| server.line()).collect();
     let tcp = lines
         .iter()
@@ -130,7 +132,7 @@ fn both_sides_must_have_the_same_token() {
     let other = ["--token", "another token of sixteen"];
     measure(&other).refused(1, &[&cannot, "its token is another one: give both sides"]);
     measure(&["--token", TOKEN]).done();
-    // The traced run gets the token as well.
+    // The run under strace gets the token as well.
     let text = measure(&["--token", TOKEN, "--trace"]).done();
     assert!(!text.contains("token"), "{text}");
     server.stop_after_another_token();
@@ -209,8 +211,8 @@ fn a_server_that_is_killed_fails_the_point_with_the_way_out() {
     }
 }
 
-/// Returns true once the thread of the measurement has had so much time of a CPU that nothing but
-/// the operations takes: 20 ticks.
+/// Returns true once the measuring thread has used 20 ticks of CPU time. Only the operations take
+/// that long.
 fn measures(threads: &str) -> bool {
     let thread = threads_named(threads, "bench").into_iter().next();
     let stat = thread.and_then(|it| fs::read_to_string(it.join("stat")).ok());

@@ -1,4 +1,4 @@
-//! `tokio-doca caps`.
+//! Tests `tokio-doca caps`.
 
 use serde_json::Value;
 

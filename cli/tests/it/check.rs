@@ -1,4 +1,4 @@
-//! `tokio-doca check`.
+//! Tests `tokio-doca check`.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ const GROUPS: [&str; 6] = [
     "Jobs of its own (accel)",
 ];
 
-/// Runs it with an environment.
+/// Runs the tool with these environment variables.
 fn run(args: &[&str], variables: &[(&str, &str)]) -> Ran {
     let folder = Folder::new();
     let mut command = folder.command(args);
@@ -21,7 +21,7 @@ fn run(args: &[&str], variables: &[(&str, &str)]) -> Ran {
     Ran::of(command.output().unwrap())
 }
 
-/// The counts of the line that ends the rows: checks, passed, not supported, failed.
+/// Returns the counts of the summary line: checks, passed, not supported, failed.
 #[track_caller]
 fn counts(text: &str) -> [usize; 4] {
     let line = text.lines().find(|line| line.contains(" checks in "));
@@ -33,7 +33,7 @@ fn counts(text: &str) -> [usize; 4] {
     [" checks in ", " passed", " not supported", " failed"].map(count)
 }
 
-/// The lines of the block that is pasted into a report.
+/// Returns the block of lines that users paste into a report.
 #[track_caller]
 fn block(text: &str) -> &str {
     let (_, block) = text.split_once("\n```text\n").unwrap();
@@ -99,7 +99,8 @@ fn json_has_a_row_for_each_check_and_their_counts() {
     }
 }
 
-// The first job of the first check, a copy, fails. A BlueField-2 does not wait for sync events.
+// The first job of the first check, a copy, fails. The waits are not supported: a BlueField-2 does
+// not wait for sync events.
 #[test]
 fn a_failed_check_is_told_and_the_others_are_made() {
     let ran = run(
@@ -123,7 +124,7 @@ fn a_failed_check_is_told_and_the_others_are_made() {
     let failure = "\nFAILED       copies: a device says the same of itself: duty 1: ";
     assert!(block.contains(failure), "{block}");
     assert!(block.contains("\ndevice       pf0\n"), "{block}");
-    // Neither the panic of the check, nor a second sentence.
+    // stderr has a single sentence, without the panic of the check.
     ran.refused(1, &["a check failed: copies: a device says the same"]);
 }
 

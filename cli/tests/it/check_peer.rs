@@ -1,4 +1,4 @@
-//! `tokio-doca check --peer` and `tokio-doca check serve`.
+//! Tests `tokio-doca check --peer` and `tokio-doca check serve`.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,14 +14,14 @@ fn serve(folder: &Folder, args: &[&str]) -> Server {
     Server::new(folder, &[&["check", "serve"], args].concat())
 }
 
-/// Runs a check that goes by TCP: the software device cannot connect without its folder.
+/// Runs a check over TCP: the software device cannot connect without its folder.
 fn by_tcp(folder: &Folder, addr: &str, args: &[&str]) -> Ran {
     let mut command = folder.command(["check", "--peer", addr]);
     command.env("TOKIO_DOCA_SOFT_SOCKET", folder.path("nowhere"));
     Ran::of(command.args(args).output().unwrap())
 }
 
-/// The state of each row, as `subject: check: state`.
+/// Returns the state of each row, as `subject: check: state`.
 fn states(report: &Value) -> Vec<String> {
     let rows = report["rows"].as_array().unwrap();
     let text = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
@@ -165,7 +165,7 @@ fn a_command_of_another_kind_is_refused() {
     ran.refused(1, &["this receiver speaks with tokio-doca send"]);
 }
 
-/// A listener that does this with each peer, and its address.
+/// Starts a listener that calls `meet` with each connection, and returns its address.
 fn odd_listener(mut meet: impl FnMut(TcpStream) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
@@ -194,8 +194,8 @@ fn what_is_no_server_is_told_in_one_sentence() {
     }
 }
 
-/// Forwards one connection to the server, until the client has sent this many bytes. Then it cuts
-/// the connection, or says nothing more to either side.
+/// Forwards one connection to the server, until the client has sent `most` bytes. Then cuts the
+/// connection, or stays silent to both sides.
 struct Proxy {
     addr: String,
     thread: JoinHandle<()>,
@@ -214,7 +214,7 @@ fn proxy(server: &Server, most: u64, cuts: bool) -> Proxy {
         let answers = thread::spawn(move || {
             let mut bytes = [0; 1 << 16];
             while let Ok(len @ 1..) = from.read(&mut bytes) {
-                // The server may give up first: the client does not hear of it.
+                // The server may give up first. The client does not notice that.
                 if !silent.load(Ordering::SeqCst) && back.write_all(&bytes[..len]).is_err() {
                     break;
                 }
@@ -225,7 +225,7 @@ fn proxy(server: &Server, most: u64, cuts: bool) -> Proxy {
             client.shutdown(Shutdown::Both).unwrap();
         } else {
             is_silent.store(true, Ordering::SeqCst);
-            // Its end comes when it gives up.
+            // Read until the client gives up and closes the connection.
             let _ = std::io::copy(&mut &client, &mut std::io::sink());
         }
         let _ = server.shutdown(Shutdown::Both);
@@ -256,7 +256,7 @@ fn a_peer_that_hangs_up_or_goes_silent_fails_its_check_alone() {
         let failed = failed.unwrap_or_else(|| panic!("{states:?}"));
         let row = &report["rows"][failed];
         assert!(row["why"].as_str().unwrap().contains(why), "{row}");
-        // The rest of that way cannot be made.
+        // The remaining checks over TCP are skipped: the next row is that of RDMA.
         assert_eq!(states[failed + 1], "rdma: connects: failed");
         assert_eq!(report["summary"]["not_run"], 0);
         ran.refused(1, &["2 of ", " checks failed; the report says why"]);
@@ -291,7 +291,7 @@ fn a_signal_ends_a_check_with_a_peer() {
     let mut peer = None;
     let ran = interrupted(folder.command(["check", "--peer", &addr]), |_| {
         let (mut silent, _) = listener.accept().unwrap();
-        // It waits for an answer now.
+        // The client waits for an answer now.
         silent.read_exact(&mut [0]).unwrap();
         peer = Some(silent);
         true

@@ -1,4 +1,4 @@
-//! `tokio-doca copy`.
+//! Tests `tokio-doca copy`.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -140,12 +140,12 @@ fn a_device_that_fails_leaves_no_half_file() {
     assert_eq!(folder.read("dst"), b"old");
 }
 
-/// The kernel sends SIGXFSZ.
+/// Tests the limit of a file's size, at which the kernel sends SIGXFSZ.
 #[test]
 fn a_copy_beyond_the_limit_of_files_names_it_and_leaves_no_half_file() {
     let folder = Folder::new();
     folder.write("src", bytes(24_000_000));
-    // The memory of larger chunks is a longer file than the limit permits.
+    // Larger chunks would take a memory file beyond the limit.
     let command = folder.command(["copy", "src", "dst", "--chunk", "64K"]);
     let mut command = limited("-f 20000", &command);
     let ran = Ran::of(command.output().unwrap());
@@ -158,7 +158,7 @@ fn a_signal_leaves_no_half_file() {
     let folder = Folder::new();
     folder.write("src", bytes(3 << 20));
     let mut command = folder.command(["copy", "src", "dst"]);
-    // The device never ends the second job.
+    // The device never completes the second job.
     command.env("TOKIO_DOCA_SOFT_FAULTS", "pass*1 lost");
     let child = command
         .stdout(Stdio::piped())

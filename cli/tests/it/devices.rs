@@ -1,4 +1,4 @@
-//! `tokio-doca devices`.
+//! Tests `tokio-doca devices`.
 
 use serde_json::Value;
 

@@ -1,4 +1,5 @@
-//! `tokio-doca doctor`. Most tests build the files of a system without faults, and change one.
+//! Tests `tokio-doca doctor`. Most tests build the files of a system without faults, and change one
+//! file.
 
 use std::process::Command;
 
@@ -59,7 +60,7 @@ fn a_low_memlock_is_found() {
     system.finds("memlock", "note", ["16 MiB", "NoMemory", "ulimit -l 71680"]);
     set(35 << 20, "36700160");
     system.ok("memlock");
-    // The software device locks nothing.
+    // The software device locks no memory.
     set(64 << 10, "65536");
     system.no_adapter();
     system.finds("memlock", "note", ["64 KiB", "software device", "as root"]);
@@ -143,7 +144,7 @@ fn missing_rdma_modules_are_found() {
     let system = System::new();
     system.ok("RDMA modules");
     system.no_adapter();
-    // Those of the lists of modules alone.
+    // Without an adapter, the lists of modules alone decide.
     system.ok("RDMA modules");
     system.set("proc/modules", "ext4 1 0 - Live 0x0\n");
     let parts = [
@@ -216,7 +217,7 @@ fn a_port_that_is_down_is_found() {
         "problem",
         ["mlx5_0/1 init", "PortDown", "opensm"],
     );
-    // Another one is active.
+    // Another port is active.
     let second = "sys/class/infiniband/mlx5_1/ports/1";
     system.set(&format!("{second}/state"), "4: ACTIVE\n");
     system.set(&format!("{second}/link_layer"), "InfiniBand\n");
@@ -238,7 +239,7 @@ fn a_port_with_link_local_addresses_alone_is_found() {
         ];
         system.finds("RDMA addresses", "note", parts);
     }
-    // On InfiniBand all addresses of a subnet begin so.
+    // On InfiniBand, all addresses of a subnet have this prefix.
     system.set(&format!("{PORT}/link_layer"), "InfiniBand\n");
     system.ok("RDMA addresses");
 }
@@ -247,7 +248,7 @@ fn a_port_with_link_local_addresses_alone_is_found() {
 fn addresses_of_another_namespace_are_found() {
     let system = System::new();
     system.ok("other namespaces");
-    // Another namespace has an interface of that name, and the port its address as well.
+    // Another namespace has an interface of that name as well, and the port has its address too.
     let gid = "0000:0000:0000:0000:0000:ffff:0a00:0002\n";
     system.set(&format!("{PORT}/gids/3"), gid);
     system.set(&format!("{PORT}/gid_attrs/types/3"), "RoCE v2\n");
@@ -258,7 +259,7 @@ fn addresses_of_another_namespace_are_found() {
         "ip netns exec",
     ];
     system.finds("other namespaces", "note", parts);
-    // A broadcast address is none of this namespace.
+    // A broadcast address does not count as an address of this namespace.
     system.set(&format!("{PORT}/gids/3"), gid.replace("0002", "00ff"));
     system.finds("other namespaces", "note", ["10.0.0.255", "", ""]);
 }
@@ -273,7 +274,7 @@ fn a_port_without_an_address_of_this_namespace_is_a_problem() {
         "ip netns exec",
     ];
     system.finds("other namespaces", "problem", parts);
-    // Where the addresses are not known, the names of interfaces decide.
+    // If the addresses are not known, the names of interfaces decide.
     system.remove("proc/net/fib_trie");
     system.finds("other namespaces", "problem", parts);
     system.change("proc/net/dev", "eth7", "eth0");

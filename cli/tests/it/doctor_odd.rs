@@ -1,4 +1,5 @@
-//! `tokio-doca doctor` on files that are missing or odd, and on roots that are none.
+//! Tests `tokio-doca doctor` with files that are missing or malformed, and with roots that are not
+//! a system.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +9,7 @@ use serde_json::Value;
 use crate::support::Folder;
 use crate::system::{CLOCK, RELEASE, System};
 
-/// The rows that a file decides alone.
+/// Files, each with a row that depends on this file alone.
 const ODD: [(&str, &str); 10] = [
     ("proc/self/limits", "memlock"),
     ("proc/self/status", "CPUs"),
@@ -37,7 +38,7 @@ fn odd_files_are_unknown_and_nothing_fails() {
             (b"\xff\xfe\n".to_vec(), "UTF-8"),
             (vec![b'9'; 3 << 20], "longer than 1 MiB"),
         ];
-        // No CPU is isolated where the file is empty.
+        // An empty file is valid here: no CPU is isolated.
         if name != "isolated CPUs" && !is_port {
             odd.push((Vec::new(), "does not have"));
         }
@@ -46,7 +47,7 @@ fn odd_files_are_unknown_and_nothing_fails() {
         }
         for (bytes, why) in odd {
             system.set(path, bytes);
-            // Status may have the names of programs in it.
+            // `status` may have program names in it that are not UTF-8.
             let why = match (path, why) {
                 ("proc/self/status", "UTF-8") => "does not have",
                 _ if is_port => "does not say",

@@ -1,4 +1,4 @@
-//! `tokio-doca hash`.
+//! Tests `tokio-doca hash`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use crate::support::{Folder, bytes};
 
-/// What coreutils print, if they are there.
+/// Returns the output of a program of coreutils; `None` if it is not installed.
 fn judge(folder: &Folder, program: &str, names: &[&OsStr]) -> Option<Output> {
     let judged = Command::new(program)
         .args(names)

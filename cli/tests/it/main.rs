@@ -1,4 +1,4 @@
-//! The binary, as a person or a script runs it.
+//! Tests the binary as a person or a script runs it.
 
 mod bench;
 mod bench_compare;

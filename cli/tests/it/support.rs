@@ -1,4 +1,4 @@
-//! Runs the binary, in a folder that is deleted at the end.
+//! Runs the binary in a folder that is deleted at the end.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -32,7 +32,7 @@ impl Folder {
         fs::read(self.path(name)).unwrap()
     }
 
-    /// The names of the files in it, in order.
+    /// Returns the names of the files in the folder, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).unwrap();
         let mut names: Vec<String> = entries
@@ -42,7 +42,7 @@ impl Folder {
         names
     }
 
-    /// The command, to be run in the folder.
+    /// Returns the command of the tool with these arguments, to be run in the folder.
     pub(crate) fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tokio-doca"));
         for (name, _) in std::env::vars_os() {
@@ -68,7 +68,7 @@ impl Drop for Folder {
     }
 }
 
-/// The command below a limit that the shell sets: `-n 64`.
+/// Returns the command under a limit that the shell's `ulimit` sets, for example `-n 64`.
 pub(crate) fn limited(limit: &str, command: &Command) -> Command {
     let mut limited = Command::new("sh");
     limited.args(["-c", &format!("ulimit {limit}; exec \"$0\" \"$@\"")]);
@@ -99,14 +99,14 @@ impl Ran {
         }
     }
 
-    /// Returns stdout of a command that was done.
+    /// Checks that the command succeeded, and returns its stdout.
     #[track_caller]
     pub(crate) fn done(self) -> String {
         assert_eq!(self.code, Some(0), "{}", self.err);
         self.out
     }
 
-    /// Checks the exit code, and that stderr is one sentence with these parts.
+    /// Checks the exit code, and that stderr is one line with these parts.
     #[track_caller]
     pub(crate) fn refused(self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, Some(code), "{}", self.err);
@@ -118,8 +118,8 @@ impl Ran {
     }
 }
 
-/// Starts a command, and waits until it has begun. The folder of its threads in `/proc` says
-/// whether it has.
+/// Starts a command, and waits until `has_begun` returns true. `has_begun` gets the folder of the
+/// command's threads in `/proc`.
 pub(crate) fn begun(mut command: Command, mut has_begun: impl FnMut(&str) -> bool) -> Child {
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -131,7 +131,7 @@ pub(crate) fn begun(mut command: Command, mut has_begun: impl FnMut(&str) -> boo
     child
 }
 
-/// Interrupts a command once it has [`begun`], and returns what it has printed.
+/// Interrupts a command once it has [`begun`], and returns its exit code and output.
 pub(crate) fn interrupted(command: Command, has_begun: impl FnMut(&str) -> bool) -> Ran {
     let child = begun(command, has_begun);
     let id = child.id().to_string();
@@ -140,7 +140,7 @@ pub(crate) fn interrupted(command: Command, has_begun: impl FnMut(&str) -> bool)
     Ran::of(child.wait_with_output().unwrap())
 }
 
-/// The threads of this name, in the folder of a process.
+/// Returns the threads with this name, from the folder of a process's threads in `/proc`.
 pub(crate) fn threads_named(threads: &str, name: &str) -> Vec<PathBuf> {
     let threads = fs::read_dir(threads).into_iter().flatten().flatten();
     let named = threads.filter(|it| {
@@ -150,10 +150,10 @@ pub(crate) fn threads_named(threads: &str, name: &str) -> Vec<PathBuf> {
     named.map(|it| it.path()).collect()
 }
 
-/// A token of a server and its peers.
+/// The token of a server and its peers.
 pub(crate) const TOKEN: &str = "a token of sixteen and more";
 
-/// A command that listens. Its first line ends with its address.
+/// A running command that listens. Its first line of output ends with its address.
 pub(crate) struct Server {
     pub(crate) child: Child,
     out: BufReader<ChildStdout>,
@@ -183,7 +183,7 @@ impl Server {
         }
     }
 
-    /// Its next line.
+    /// Returns the next line of the server's stdout.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
@@ -196,7 +196,7 @@ impl Server {
         assert!(status.unwrap().success());
     }
 
-    /// Waits for its end, and returns what it has printed since.
+    /// Waits until the server has ended, and returns what it has printed since.
     pub(crate) fn ended(mut self) -> Ran {
         let (mut out, mut err) = (String::new(), String::new());
         self.out.read_to_string(&mut out).unwrap();
@@ -211,7 +211,7 @@ impl Server {
         self.ended()
     }
 
-    /// Stops a server that has refused a peer with another token.
+    /// Stops the server, and checks that it refused a peer with another token.
     #[track_caller]
     pub(crate) fn stop_after_another_token(self) {
         let ran = self.stop();
@@ -228,7 +228,8 @@ impl Drop for Server {
     }
 }
 
-/// A command with `--peer` and its server demand a token beyond this host, and only there.
+/// Checks that a command with `--peer` and its server demand a token for other hosts, and that a
+/// token without `--peer` is refused.
 #[track_caller]
 pub(crate) fn demand_tokens(folder: &Folder, measures: &[&str]) {
     let command = measures[0];
@@ -241,7 +242,7 @@ pub(crate) fn demand_tokens(folder: &Folder, measures: &[&str]) {
     ran.refused(2, &["a token is for --peer alone"]);
 }
 
-/// Bytes that repeat after 251 only, so that a chunk at a wrong place is found.
+/// Returns bytes that do not repeat within 251, so that a chunk at a wrong offset is found.
 pub(crate) fn bytes(count: usize) -> Vec<u8> {
     (0..count)
         .map(|at| (at % 251) as u8 ^ (at >> 16) as u8)

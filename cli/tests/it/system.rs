@@ -1,4 +1,4 @@
-//! The files of proc, sys and dev of a system, for `tokio-doca doctor`.
+//! Makes files of proc, sys and dev for `tokio-doca doctor`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Folder, Ran};
 
-/// The files of a system that has an adapter, and in which all is well.
+/// The files of a system that has an adapter and no faults.
 const FILES: [(&str, &str); 32] = [
     ("proc/self/limits", LIMITS),
     (
@@ -116,7 +116,7 @@ pub(crate) const CLOCK: &str = "sys/devices/system/clocksource/clocksource0/curr
 pub(crate) const PORT: &str = "sys/class/infiniband/mlx5_0/ports/1";
 pub(crate) const RELEASE: &str = "proc/sys/kernel/osrelease";
 
-/// A folder with such files, which `doctor` reads.
+/// A folder with the files of a system, which `doctor` reads.
 pub(crate) struct System(pub(crate) Folder);
 
 impl System {
@@ -168,7 +168,7 @@ impl System {
         rows.find(|row| row["name"] == name).unwrap().clone()
     }
 
-    /// Checks that a row is well.
+    /// Checks that a row is ok.
     #[track_caller]
     pub(crate) fn ok(&self, name: &str) {
         let row = self.row(name);
@@ -176,8 +176,8 @@ impl System {
         assert!(row["means"].is_null() && row["mend"].is_null(), "{row}");
     }
 
-    /// Checks a row's state, and a part of what it found, of what that means and what mends it. If
-    /// it is a problem, checks that the command fails.
+    /// Checks a row's state, and the parts of its texts: what was found, what that means, and the
+    /// remedy. If the state is a problem, checks that the command fails.
     #[track_caller]
     pub(crate) fn finds(&self, name: &str, state: &str, parts: [&str; 3]) {
         let row = self.row(name);
@@ -193,7 +193,7 @@ impl System {
         }
     }
 
-    /// Checks that a row is unknown, and says why.
+    /// Checks that a row is unknown, and gives `why` as the reason.
     #[track_caller]
     pub(crate) fn unknown(&self, name: &str, why: &str) {
         let row = self.row(name);

@@ -1,4 +1,4 @@
-//! `tokio-doca send` and `tokio-doca serve`.
+//! Tests `tokio-doca send` and `tokio-doca serve`.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ fn serve(folder: &Folder, args: &[&str]) -> Server {
     Server::new(folder, &[&["serve", "--out", "out"], args].concat())
 }
 
-/// The names in `out`.
+/// Returns the names of the files in `out`.
 fn stored(folder: &Folder) -> Vec<String> {
     let entries = fs::read_dir(folder.path("out")).unwrap();
     let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
@@ -24,7 +24,7 @@ fn stored(folder: &Folder) -> Vec<String> {
     names
 }
 
-/// Starts a sender of stdin that has sent its first bytes.
+/// Starts a sender of stdin, and waits until it has sent its first bytes.
 fn half_sent(folder: &Folder, server: &Server) -> Child {
     let mut command = folder.command(["send", "-", &server.addr, "--name", "half"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -194,13 +194,13 @@ fn too_much_is_refused_at_once_or_once_it_comes() {
     assert!(stored(&folder).is_empty());
 }
 
-/// The kernel sends SIGXFSZ.
+/// Tests the limit of a file's size, at which the kernel sends SIGXFSZ to the receiver.
 #[test]
 fn a_file_beyond_the_limit_of_files_ends_no_other_transfer() {
     let folder = Folder::new();
     fs::create_dir(folder.path("out")).unwrap();
     let command = folder.command(["serve", "--out", "out", "--bind", "127.0.0.1:0"]);
-    // The shell's blocks have 512 or 1,024 bytes.
+    // The limit is in the shell's blocks, of 512 or 1,024 bytes.
     let server = Server::start(limited("-f 20000", &command));
     let other = half_sent(&folder, &server);
     folder.write("large", bytes(24_000_000));

@@ -1,4 +1,4 @@
-//! Help, exit codes, colours, pipes and completions.
+//! Tests help, exit codes, colours, pipes and completions.
 
 use std::fs::File;
 use std::io::Read;
@@ -121,7 +121,7 @@ fn a_closed_pipe_ends_it_quietly() {
         let mut child = folder.command(args);
         let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap();
-        // Closed before the process has begun to write, or soon after.
+        // The pipe is closed before the process has begun to write, or soon after.
         drop(child.stdout.take());
         let mut said = String::new();
         child
@@ -147,7 +147,8 @@ fn an_output_that_cannot_be_written_is_a_failure() {
     Ran::of(output.unwrap()).refused(1, &["cannot write the output: No space left"]);
 }
 
-/// What a command prints on a terminal, which `script` of util-linux provides.
+/// Returns what a command prints on a terminal, which `script` of util-linux provides; `None`
+/// without `script`.
 fn on_terminal(folder: &Folder, variable: (&str, &str)) -> Option<String> {
     let line = format!("{} devices", env!("CARGO_BIN_EXE_tokio-doca"));
     let mut command = Command::new("script");
