@@ -1,8 +1,9 @@
-//! The bars: one line each, `NAME measured bar ok|MISS`, and what was measured.
+//! The bars: performance targets that the library must meet. Each prints a line, `NAME measured bar
+//! ok|MISS`, and a text that says what was measured.
 //!
-//! Each is a ratio within one run against a bare baseline that stands here too, a difference of two
-//! counts, or, where nanoseconds stand, the minimum of several rounds. Rounds of what is compared
-//! are interleaved, so that a busy machine slows both.
+//! Each bar is one of three: a ratio within one run to a bare baseline in this folder, a difference
+//! of two counts, or the minimum of several rounds in nanoseconds. Rounds of compared cases are
+//! interleaved, so that a busy machine slows both.
 //!
 //! ```text
 //! cargo bench --bench bars                 all of them, about a minute
@@ -14,7 +15,7 @@
 //! ```
 //!
 //! B5, B7, B8, B10, B15, G2, G4, G5, N2, R2 to R6, R8, R9, S1, S2 and S5 need both CPUs to
-//! themselves. The line says so when they were not free.
+//! themselves. If the CPUs were not free, the line says so.
 
 #[path = "bars/bench.rs"]
 mod bench;
@@ -243,7 +244,8 @@ fn main() -> ExitCode {
         };
     }
     if names.is_empty() && !has("--bench") {
-        // `cargo test --all-targets` runs it without: nothing is to be measured then.
+        // `cargo test --all-targets` runs this program without `--bench`: then there is nothing to
+        // measure.
         println!("bars: run by cargo bench");
         return ExitCode::SUCCESS;
     }

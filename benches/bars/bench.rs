@@ -1,5 +1,4 @@
-//! The measuring loops of the tool: what `tokio-doca bench` measures as well is measured here by
-//! the same code.
+//! The measuring loops of the tool: bars on what `tokio-doca bench` measures too use the same code.
 
 use std::time::Duration;
 
@@ -14,21 +13,22 @@ use load::{Baseline, Kind, Load, Plan};
 #[path = "../../cli/src/bench/load/mod.rs"]
 pub(crate) mod load;
 
-/// The time of a round.
+/// The duration of a round.
 const ROUND: Duration = Duration::from_millis(10);
 
-/// Operations of one kind that take turns with others, from threads with the affinity of this one.
+/// Operations of one kind, whose rounds take turns with those of other kinds. Their threads inherit
+/// the CPU affinity of the current thread.
 pub(crate) struct Turns {
     load: Load,
     pub(crate) operations: u64,
 }
 
 impl Turns {
-    /// One thread with `depth` operations of `size` bytes in flight.
+    /// Starts one thread with `depth` operations of `size` bytes in flight.
     ///
     /// # Errors
     ///
-    /// Returns what the system or the device refuses.
+    /// Returns why the system or the device refuses.
     pub(crate) fn start(
         device: &Device,
         mode: Mode,
@@ -51,12 +51,12 @@ impl Turns {
         })
     }
 
-    /// Ends the operations, and waits until their threads have ended.
+    /// Stops the operations, and waits until their threads have ended.
     pub(crate) fn end(self) {
         self.load.end().expect("an end");
     }
 
-    /// Returns the nanoseconds of an operation of a round.
+    /// Measures a round, and returns the nanoseconds per operation.
     pub(crate) fn round(&mut self) -> f64 {
         let round = self.load.round(ROUND).expect("a round");
         let operations = round.latency.len();

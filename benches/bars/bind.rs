@@ -1,5 +1,5 @@
-//! N9: what `bind` holds up: a timer of a millisecond on the same thread, beside a listener that is
-//! made with the default options, and beside a task that does nothing.
+//! N9: how much `bind` delays a timer of a millisecond on the same thread. The listener has the
+//! default options; the baseline is the timer beside a task that does nothing.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use tokio_doca::stream::StreamOptions;
 use super::report::Goal::AtMost;
 use super::report::Report;
 
-/// How late the timer is before and after what it is measured beside.
+/// How long the timer also runs before and after the measured work.
 const AROUND: Duration = Duration::from_millis(20);
 const RUNS: usize = 3;
 
-/// How late a timer of a millisecond is at most, beside `work`.
+/// Returns the greatest lateness of a timer of a millisecond beside `work`.
 async fn lateness(work: impl Future) -> Duration {
     let ends = Cell::new(false);
     let timer = async {
@@ -38,7 +38,7 @@ async fn lateness(work: impl Future) -> Duration {
         ends.set(true);
         made
     };
-    // What was made is dropped after the timer.
+    // The output of `work` is dropped after the timer has ended.
     let (worst, _made) = tokio::join!(timer, work);
     worst
 }

@@ -1,4 +1,4 @@
-//! B13: dropping Ops in flight, and timeouts.
+//! B13: the cost of dropping operations in flight, and of timeouts.
 
 use std::future::{Future, poll_fn};
 use std::hint::black_box;
@@ -22,7 +22,7 @@ use super::rig::{Rig, bare, on_task};
 const ROUNDS: usize = 40;
 const OPS: usize = 128;
 
-/// A future that is pending for ever, and as large as an Op.
+/// A future that is pending forever, and as large as an operation of the crate.
 struct Bare {
     _size: [u8; size_of::<DmaCopy<&Dma, &Buf, &Buf>>()],
     _pin: PhantomPinned,
@@ -42,7 +42,8 @@ impl Drop for Bare {
     }
 }
 
-/// Polls each once and drops them: nanoseconds for each drop, and what the drops allocated.
+/// Polls each future once and drops them all. Returns the nanoseconds per drop, and the allocations
+/// of the drops.
 fn drop_pending<F: Future<Output: std::fmt::Debug>>(make: impl Fn(usize) -> F) -> (f64, u64) {
     let mut futures: Vec<Pin<Box<F>>> = (0..OPS).map(|at| Box::pin(make(at))).collect();
     let mut cx = Context::from_waker(Waker::noop());
@@ -57,12 +58,12 @@ fn drop_pending<F: Future<Output: std::fmt::Debug>>(make: impl Fn(usize) -> F) -
     (ns, counting::here() - before)
 }
 
-/// One round of Ops that are in flight, and held up, when they are dropped.
+/// Measures a round of drops of operations that are in flight: the device holds them up meanwhile.
 fn drop_ops(soft: &Soft, rig: &Rig, pairs: &[(Buf, Buf)]) -> (f64, u64) {
     let hold = soft.faults().hold();
     let dropped = drop_pending(|at| rig.dma.copy(&pairs[at].0, &pairs[at].1));
     drop(hold);
-    // The orphans end before the next round begins.
+    // Wait until the orphaned jobs have completed, before the next round begins.
     let runtime = tokio::runtime::Handle::current();
     let end = Instant::now() + Duration::from_secs(10);
     while rig.workq.in_flight() > 0 {
@@ -85,7 +86,7 @@ pub(crate) fn b13(report: &mut Report) {
         let soft = Soft::builder().defer(true).build();
         let rig = Rig::soft(&soft, mode, 64, 2 * OPS);
         let pairs: Vec<_> = (0..OPS).map(|_| rig.pair(64)).collect();
-        // One worker drives events while this thread measures.
+        // A worker thread drives events while this thread measures.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_io()
@@ -105,7 +106,7 @@ pub(crate) fn b13(report: &mut Report) {
                 },
                 &mut || {
                     let (ns, allocations) = drop_ops(&soft, &rig, &pairs);
-                    // The first ones may be the thread's and the runtime's own.
+                    // Allocations of the first round may be those of the thread and the runtime.
                     allocated += if warm { allocations } else { 0 };
                     warm = true;
                     ns
@@ -137,8 +138,8 @@ pub(crate) fn b13(report: &mut Report) {
     );
 }
 
-/// Copies that are dropped in flight, each after its first poll: the next event collects it. One
-/// thread does all of it.
+/// Drops copies in flight, each after its first poll. The next event collects the orphaned job. One
+/// thread does all of this.
 pub(crate) fn dropped(jobs: u64) {
     const FILLING: usize = 64;
     let (device, forced) = Forced::open();
@@ -162,7 +163,8 @@ pub(crate) fn dropped(jobs: u64) {
     });
 }
 
-/// `timeout` round an Op, over `timeout` round the bare copy: nanoseconds, and allocations.
+/// Returns the cost of `timeout` around an operation beyond that of `timeout` around the bare copy:
+/// nanoseconds, and allocations.
 fn timeouts() -> ((f64, String), u64) {
     let rig = Rig::soft(&Soft::builder().build(), Mode::EventDriven, 4096, 2);
     let (src, dst) = rig.pair(64);
@@ -191,7 +193,7 @@ fn timeouts() -> ((f64, String), u64) {
 }
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Fillings of the destination, and those that only warm up.
+/// How often the destination is filled in the measurement, and how often before it to warm up.
 const FILLINGS: u64 = 64;
 const WARM: u64 = 40;
 

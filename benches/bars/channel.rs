@@ -1,5 +1,5 @@
-//! S5: a Channel's round trip over that of a bare Tokio Unix socket: in one task's thread, and
-//! between two threads on two CPUs, which is what two processes pay.
+//! S5: the round trip of a Channel over that of a bare Tokio Unix socket: on one thread, and
+//! between two threads on two CPUs, which costs as much as between two processes.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
@@ -28,7 +28,7 @@ fn runtime() -> tokio::runtime::Runtime {
     builder.enable_all().build().expect("a runtime")
 }
 
-/// Where Channels meet: a service, and the function that reaches it.
+/// A service for Channels on the DPU's side, and the host's function from which clients connect.
 struct Card {
     service: Service,
     name: String,
@@ -83,7 +83,8 @@ async fn answer_bare(stream: &mut UnixStream, trips: u64) {
     }
 }
 
-/// The side that answers, on a thread of its own: it does so many trips as it is told.
+/// The answering side, on a thread of its own. Each order names the transport and the number of
+/// round trips.
 struct Answers {
     trips: Sender<(bool, u64)>,
     ready: Receiver<()>,
@@ -124,7 +125,7 @@ pub(crate) fn s5(report: &mut Report) {
 fn one_thread(report: &mut Report) {
     sys::pin(Some(0));
     let runtime = runtime();
-    // A service listens on a runtime.
+    // A service needs a runtime to listen.
     let (client, server, mut bare) = runtime.block_on(async {
         let (client, server) = Card::new().pair().await;
         (client, server, UnixStream::pair().expect("two sockets"))

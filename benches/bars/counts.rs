@@ -1,4 +1,4 @@
-//! B3: allocations, system calls and wake-ups. Counts, the same on any machine.
+//! B3: counts of allocations, system calls and wake-ups. They are the same on any machine.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,11 +23,11 @@ use super::{graph, locked, scenario};
 const LEN: usize = 64;
 const FILLING: usize = 64;
 
-/// What is counted, by name.
+/// The counts, by name.
 type Counts = BTreeMap<&'static str, f64>;
 
 fn soft(engine: bool) -> Soft {
-    // The engine never sleeps between two jobs: what it needs to wake up is not a cost of each job.
+    // Keep the engine awake between two jobs: the calls that wake it are not a cost of each job.
     let builder = Soft::builder().engine_spin(Duration::from_secs(1));
     builder.defer(engine).build()
 }
@@ -36,7 +36,8 @@ fn rig(mode: Mode, engine: bool) -> Rig {
     Rig::soft(&soft(engine), mode, LEN * FILLING, 8)
 }
 
-/// Allocations of 1,280 jobs after a warm-up: of this thread, and of all where an engine works.
+/// Returns the allocations of 1,280 jobs after a warm-up: those of this thread, or of all threads
+/// if an engine does the jobs.
 fn job_allocations(mode: Mode, engine: bool) -> f64 {
     const FILLINGS: u64 = 20;
     let rig = rig(mode, engine);
@@ -56,7 +57,7 @@ fn job_allocations(mode: Mode, engine: bool) -> f64 {
     allocated as f64
 }
 
-/// Allocations of a round of everything that Bufs can do.
+/// Returns the allocations of a round of all operations on Bufs.
 fn buf_allocations() -> f64 {
     const ROUNDS: u64 = 100;
     let rig = rig(Mode::BusyPoll, false);
@@ -79,7 +80,7 @@ fn buf_allocations() -> f64 {
         while scatter.pop().expect("no job has it").is_some() {}
     };
     round();
-    // `block_on` makes a waker of its own: one for the call, not for the job.
+    // `block_on` allocates a waker per call, which does not count.
     let before = counting::everywhere();
     for _ in 0..ROUNDS {
         rig.workq.block_on(async {});
@@ -93,16 +94,17 @@ fn buf_allocations() -> f64 {
     (all as f64 - bare as f64) / ROUNDS as f64
 }
 
-/// Begins, and ends, what is counted of a scenario under strace: a system call that nothing else
-/// here makes.
+/// Marks the begin or the end of the counted part of a scenario under strace, by a system call that
+/// nothing else here makes.
 pub(crate) fn mark() {
     let _ = std::os::unix::process::parent_id();
 }
 
-/// The fillings before the counted ones: by then all threads and stacks are there.
+/// How often the destination is filled before the counted part, so that all threads and stacks
+/// exist by then.
 const WARM_UP: u64 = 4;
 
-/// The scenarios that run under strace.
+/// Runs a scenario under strace.
 pub(crate) fn run(scenario: &str, jobs: u64) {
     let fillings = jobs / FILLING as u64;
     let (mode, engine) = match scenario {
@@ -115,14 +117,14 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
     let soft = soft(engine);
     let rig = Rig::soft(&soft, mode, LEN * FILLING, 8);
     if scenario == "sys-event-engine" {
-        // Late enough that whoever waits does sleep.
+        // Late enough that the waiting task does sleep.
         let late = Fault::Delay(Duration::from_micros(300));
         let all = jobs + WARM_UP * FILLING as u64;
         (0..all).for_each(|_| soft.faults().push(late));
     }
     let (src, dst) = rig.pair(LEN);
     if mode == Mode::BusyPoll {
-        // No runtime: every system call is ours.
+        // There is no runtime here: every system call is the crate's.
         return rig.workq.block_on(async {
             fill(&rig.dma, &src, &dst, WARM_UP).await;
             mark();
@@ -149,7 +151,7 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
     println!("sleeps {sleeps}");
 }
 
-/// Jobs that are over before anybody asks.
+/// Runs jobs that have completed before their operation is polled.
 async fn unwaited(rig: &Rig, jobs: u64) {
     let (src, dst) = rig.pair(LEN);
     for _ in 0..jobs {
@@ -158,7 +160,7 @@ async fn unwaited(rig: &Rig, jobs: u64) {
         while rig.device.jobs() != Some(done) {
             std::hint::spin_loop();
         }
-        // Counted before it is handed over: a few moments more.
+        // The device counts a job before it delivers the completion, so wait some moments more.
         let end = Instant::now() + Duration::from_micros(20);
         while Instant::now() < end {}
         op.await.expect("a copy");
@@ -168,7 +170,7 @@ async fn unwaited(rig: &Rig, jobs: u64) {
     }
 }
 
-/// The system calls of 1,024 jobs of a scenario, and the runtime's sleeps.
+/// Counts the system calls of 1,024 jobs of a scenario, and the sleeps of the runtime.
 fn calls(scenario: &str) -> Result<BTreeMap<String, f64>, String> {
     let file = std::env::temp_dir().join(format!("bars-{}-{scenario}", std::process::id()));
     let output = Command::new("strace")
@@ -216,7 +218,8 @@ fn calls(scenario: &str) -> Result<BTreeMap<String, f64>, String> {
     Ok(calls)
 }
 
-/// Tokio's sleep, the engine's sleep, and the CPU given up after a budget: not costs of a job.
+/// System calls that are not a cost of a job: Tokio's sleep, the engine's sleep, and giving up the
+/// CPU after a budget.
 const NOT_OURS: [&str; 5] = [
     "epoll_wait",
     "epoll_pwait",
@@ -225,7 +228,7 @@ const NOT_OURS: [&str; 5] = [
     "sleeps",
 ];
 
-/// What is left of a scenario's system calls.
+/// Returns the system calls of a scenario without those of [`NOT_OURS`].
 pub(crate) fn calls_that_are_ours(scenario: &str) -> Result<f64, String> {
     let calls = calls(scenario)?;
     let ours = calls
@@ -250,8 +253,8 @@ fn system_calls(counts: &mut Counts) -> Result<(), String> {
     ] {
         counts.insert(name, calls_that_are_ours(scenario)?);
     }
-    // Who loses its CPU on its way to sleep, or amid a job, rings or is waited for after all: a
-    // job's own calls show in every try.
+    // Take the least of three tries. A thread that loses its CPU on its way to sleep, or during a
+    // job, makes extra calls; a job's own calls show in every try.
     let tries = |scenario| {
         (0..3)
             .map(|_| calls(scenario))
@@ -270,7 +273,7 @@ fn system_calls(counts: &mut Counts) -> Result<(), String> {
     Ok(())
 }
 
-/// Context switches of each thread but this one.
+/// Returns the context switches of each thread except this one.
 fn switches() -> BTreeMap<String, u64> {
     let here = nix::unistd::gettid().to_string();
     let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
@@ -291,7 +294,7 @@ fn switches() -> BTreeMap<String, u64> {
     names.filter_map(count).collect()
 }
 
-/// Wake-ups in 5 s of a program that has all it needs and does nothing.
+/// Returns the wake-ups in 5 s of a program that has all its resources and does nothing.
 fn idle_wakeups() -> f64 {
     let soft = Soft::builder().defer(true).build();
     let rig = Rig::soft(&soft, Mode::EventDriven, LEN * FILLING, 8);
@@ -307,9 +310,9 @@ fn idle_wakeups() -> f64 {
     settled_wakeups()
 }
 
-/// Wake-ups in 5 s of all threads but this one, once they rest.
+/// Returns the wake-ups in 5 s of all threads except this one, once they rest.
 pub(crate) fn settled_wakeups() -> f64 {
-    // Until the engine sleeps: nothing changes for 100 ms.
+    // Wait until the engine sleeps: no switch within 100 ms.
     let mut before = switches();
     for _ in 0..50 {
         std::thread::sleep(Duration::from_millis(100));
@@ -322,7 +325,7 @@ pub(crate) fn settled_wakeups() -> f64 {
     std::thread::sleep(Duration::from_secs(5));
     let after = switches();
     let woken = after.iter().map(|(tid, count)| {
-        // A thread that was not there before did wake up.
+        // All switches of a thread that is new count.
         count - before.get(tid).copied().unwrap_or(0).min(*count)
     });
     woken.sum::<u64>() as f64
@@ -415,14 +418,14 @@ const LINES: [(&str, &str, Goal); 12] = [
     ("idle_wakeups", "wake-ups of an idle program in 5 s", NONE),
 ];
 
-/// Prints what is the same on any machine, as TOML. B13 is an operation that is dropped in flight,
-/// R2 a round trip between two contexts of one process. V8 and V10 are the locked instructions of a
-/// write and of a message.
+/// Prints the counts that are the same on any machine, as TOML. B13 is an operation that is dropped
+/// in flight, R2 a round trip between two contexts of one process. V8 and V10 are the locked
+/// instructions of a write and of a message.
 pub(crate) fn steady() -> Result<(), String> {
     let mut counts = Counts::new();
     allocations(&mut counts);
     system_calls(&mut counts)?;
-    // An upper bound with a varying number of sleeps: at most one is what counts.
+    // The number varies with the sleeps: only whether it is at most one counts.
     if let Some(writes) = counts.get_mut("writes_per_sleep") {
         *writes = writes.ceil();
     }

@@ -16,7 +16,7 @@ use super::sys;
 
 const EACH: u64 = 32;
 
-/// Computes, or copies and computes, in a task.
+/// Measures our CRC in a task, with or without a copy.
 fn ours(crc: &Crc, src: &Buf, dst: &Buf, copies: bool) -> f64 {
     let (crc, src, dst) = (crc.clone(), src.clone(), dst.clone());
     on_task(async move {
@@ -48,7 +48,7 @@ fn crate_alone(src: &Buf, dst: Option<&Buf>) -> f64 {
 
 pub(crate) fn g6(report: &mut Report) {
     let note = sys::both_cpus().err().unwrap_or_default();
-    // The engine inherits where it may run.
+    // The engine inherits the CPU affinity of this thread.
     sys::pin(Some(1));
     let rig = Rig::soft(&Soft::builder().build(), Mode::BusyPoll, 1 << 20, 4);
     sys::pin(Some(0));

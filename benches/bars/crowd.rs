@@ -1,4 +1,5 @@
-//! N8: what a job costs beside others that do nothing: jobs that sleep, jobs in flight, and peers.
+//! N8: the cost of a job beside others that do nothing: sleeping jobs, jobs in flight, and idle
+//! peers.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ const ASLEEP: u32 = 4_096;
 const FEW: u32 = 64;
 const MANY: u32 = 32_768;
 
-/// A device whose engine polls for so long between two jobs.
+/// Opens a device whose engine polls for `spin` after a job before it sleeps.
 fn device(spin: Duration) -> Device {
     let soft = Soft::builder().engine_spin(spin).defer(true);
     soft.build().open("pf0").expect("a device")
@@ -33,7 +34,8 @@ fn runtime() -> Runtime {
     runtime.enable_io().build().expect("a runtime")
 }
 
-/// The peer has another device: the engine of the one that is measured does not know its queue.
+/// Connects two contexts. The peer has another device, so that the engine of the measured device
+/// does not know the peer's queue.
 fn connected(rig: &Rig, peer: (&Device, &WorkQ), sends: u32) -> [Rdma; 2] {
     let rdma = |(device, workq): (&Device, &WorkQ)| {
         let rdma = Rdma::builder(device)
@@ -48,7 +50,7 @@ fn connected(rig: &Rig, peer: (&Device, &WorkQ), sends: u32) -> [Rdma; 2] {
     pair
 }
 
-/// Awaited copies into a destination that is emptied when it is full.
+/// Awaits `jobs` copies one after the other, and empties the destination whenever it is full.
 async fn copies(dma: &Dma, src: &Buf, dst: &Buf, jobs: u64) {
     for at in 1..=jobs {
         dma.copy(src, dst).await.expect("a copy");
@@ -58,7 +60,8 @@ async fn copies(dma: &Dma, src: &Buf, dst: &Buf, jobs: u64) {
     }
 }
 
-/// Messages that wait for a receive of their peer, for ever. Each has its task.
+/// Starts `count` messages that wait forever for a receive of their peer, each in a task of its
+/// own.
 async fn sleep(rdma: &Rdma, count: u32) {
     for _ in 0..count {
         let rdma = rdma.clone();
@@ -69,12 +72,12 @@ async fn sleep(rdma: &Rdma, count: u32) {
     }
 }
 
-/// Awaited copies by event beside so many jobs that sleep, or peer queues that do nothing. Runs
-/// under a tool that counts.
+/// Awaits copies by event, beside the number of sleeping jobs or idle peer queues that the
+/// scenario's name says. Runs under a counting tool.
 pub(crate) fn run(scenario: &str, jobs: u64) {
     let number = |what| scenario.strip_prefix(what)?.parse::<u32>().ok();
     let (asleep, peers) = (number("crowd-asleep-"), number("crowd-peers-"));
-    // Each copy is waited for.
+    // The engine does not spin, so that each copy is waited for.
     let rig = rig(&device(Duration::ZERO), 2 * ASLEEP, LEN * FEW as usize, 2);
     let others = Soft::builder().build().open("pf0").expect("a device");
     let peer = |_| {
@@ -89,7 +92,7 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
     });
 }
 
-/// Compares the instructions of two scenarios.
+/// Reports the ratio of the instructions of two scenarios.
 fn compare(report: &mut Report, name: &str, goal: f64, scenarios: [&str; 2], what: [&str; 2]) {
     match scenarios.map(scenario::instructions) {
         [Ok(few), Ok(many)] => {
@@ -116,7 +119,7 @@ pub(crate) fn n8_peers(report: &mut Report) {
     compare(report, "N8.peers", 3.0, scenarios, what);
 }
 
-/// Nanoseconds of a copy of so many that are in flight at once.
+/// Returns the nanoseconds per copy if `jobs` copies are in flight at once.
 fn in_flight(device: &Device, jobs: u32) -> f64 {
     let rig = rig(device, jobs, LEN, 1 + jobs as usize);
     let src = rig.pool.try_alloc().expect("one of them");

@@ -1,5 +1,5 @@
-//! Test providers: a device whose end is seen through its event only, one that finishes late on a
-//! thread of its own, and one that notes when it was given what.
+//! Devices for the bars: one whose completions are seen through the event only, one that finishes
+//! late on a thread of its own, and one that records when each source was submitted.
 #![expect(unsafe_code, reason = "implements Queue, which is lent memory")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,12 +22,12 @@ use tokio_doca::{
 use super::raw::Descriptor;
 use super::sys;
 
-/// No Token: none has this word, since its table would not exist.
+/// The value for "no Token". No Token has this word, since its table cannot exist.
 const NONE: u64 = u64::MAX;
 
 type Open = Box<dyn Fn(QueueConfig) -> Result<Arc<dyn Queue>> + Send + Sync>;
 
-/// A device made of the way it opens a queue.
+/// A device that opens its queues by a function.
 struct TestDevice {
     info: DevInfo,
     open: Open,
@@ -71,13 +71,13 @@ unsafe impl Registrar for TestDevice {
 
 fn descriptor(src: &Segments, dst: &Segments, len: usize) -> Descriptor {
     let (src, dst) = (src.as_slice(), dst.as_slice());
-    // SAFETY: an accepted Job's memory is valid and leased until its completion; the device takes
+    // SAFETY: an accepted Job's memory is valid and leased until its completion. The device takes
     // no lists.
     unsafe { Descriptor::new(src[0].addr().as_ptr(), dst[0].addr().as_ptr(), len) }
 }
 
-/// Does each Job at once, rings at once, and shows the completion from the next turn on: whoever
-/// looks before, in the poll that submitted it, finds nothing. One Job at a time.
+/// A device that does each Job and signals inside the submission, but shows the completion only
+/// after [`Forced::show`]. The poll that submitted finds nothing. One Job at a time.
 #[derive(Default)]
 pub(crate) struct Forced {
     token: AtomicU64,
@@ -100,7 +100,7 @@ impl Forced {
         (device("forced", Box::new(open)), forced)
     }
 
-    /// The poll that submitted is over: the event is due.
+    /// Shows the completion, once the poll that submitted has returned: the event is due.
     #[inline(always)]
     pub(crate) fn show(&self) {
         self.shown.store(true, Ordering::Relaxed);
@@ -112,7 +112,7 @@ struct ForcedQueue {
     signal: Arc<Signal>,
 }
 
-// SAFETY: a Job is over when `submit` returns, so that nothing is kept of it; `reap` hands its
+// SAFETY: a Job is complete when `submit` returns, so that nothing of it is kept. `reap` hands its
 // Token out once.
 unsafe impl Submit for ForcedQueue {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
@@ -131,7 +131,7 @@ unsafe impl Submit for ForcedQueue {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Submit` above.
 unsafe impl Queue for ForcedQueue {
     fn ready(&self) -> bool {
         self.state.shown.load(Ordering::Relaxed) && self.state.token.load(Ordering::Relaxed) != NONE
@@ -162,7 +162,7 @@ unsafe impl Queue for ForcedQueue {
     }
 }
 
-/// What a late device rings: a WorkQ's doorbell, or the bare loop's own.
+/// What a late device signals: the event handle of a WorkQ, or the eventfd of the bare loop.
 pub(crate) enum Bell {
     Signal(Arc<Signal>),
     Raw(EventFd),
@@ -177,8 +177,8 @@ impl Bell {
     }
 }
 
-/// A thread that finishes a Job a given time after it was submitted, and notes when. It never
-/// sleeps.
+/// A device whose thread finishes a Job a given time after its submission, and records when. The
+/// thread never sleeps.
 pub(crate) struct Late {
     shared: Arc<LateShared>,
     thread: Option<JoinHandle<()>>,
@@ -200,7 +200,7 @@ struct LateShared {
 }
 
 impl Late {
-    /// Starts it on a CPU.
+    /// Starts the thread on a CPU.
     pub(crate) fn start(delay: Duration, cpu: usize) -> Late {
         let shared = Arc::new(LateShared {
             start: Instant::now(),
@@ -223,7 +223,7 @@ impl Late {
         }
     }
 
-    /// As a device of the crate's.
+    /// Returns it as a device of the crate.
     pub(crate) fn device(&self) -> Device {
         let state = Arc::clone(&self.shared);
         let open = move |config: QueueConfig| {
@@ -233,14 +233,14 @@ impl Late {
         device("late", Box::new(open))
     }
 
-    /// For the bare loop.
+    /// Sets the eventfd that it signals for the bare loop, and returns an epoll for it.
     pub(crate) fn set_bell(&self, fd: EventFd) -> sys::Edge {
         let edge = sys::Edge::on(&fd);
         let _ = self.shared.bell.set(Bell::Raw(fd));
         edge
     }
 
-    /// One job of the bare loop: post, arm, look, sleep.
+    /// Runs one job of the bare loop: posts, arms, checks, sleeps.
     pub(crate) fn run_raw(&self, edge: &sys::Edge) {
         let state = &self.shared;
         state.posted.0.store(0, Ordering::Release);
@@ -294,7 +294,7 @@ impl LateShared {
 
 struct LateQueue(Arc<LateShared>);
 
-// SAFETY: it touches no memory at all, and hands each Token out once.
+// SAFETY: the device touches no memory, and hands each Token out once.
 unsafe impl Submit for LateQueue {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let [(token, _)] = jobs else {
@@ -308,7 +308,7 @@ unsafe impl Submit for LateQueue {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Submit` above.
 unsafe impl Queue for LateQueue {
     fn ready(&self) -> bool {
         self.0.finished.0.load(Ordering::SeqCst) != NONE
@@ -338,13 +338,13 @@ unsafe impl Queue for LateQueue {
     }
 }
 
-/// Another device, which notes when each of its sources was submitted. Its clock counts
-/// submissions: a busy machine does not bend it.
+/// Wraps a device, and records when each source was submitted. Its clock counts submissions, so
+/// that a busy machine does not distort it.
 pub(crate) struct Observed {
     clock: AtomicU64,
-    /// By source, in the order of their addresses.
+    /// The time of the last submission of each source, in the order of their addresses.
     submitted: Box<[AtomicU64]>,
-    /// The first source, and the distance between two.
+    /// The address of the first source, and the distance between two sources in bytes.
     base: AtomicU64,
     stride: u64,
 }
@@ -374,7 +374,7 @@ impl Observed {
         self.clock.load(Ordering::Relaxed)
     }
 
-    /// When this source was submitted last.
+    /// Returns when `source` was submitted last.
     pub(crate) fn submitted(&self, source: usize) -> u64 {
         self.submitted[source].load(Ordering::Relaxed)
     }
@@ -385,7 +385,7 @@ struct ObservedQueue {
     state: Arc<Observed>,
 }
 
-// SAFETY: the duties are the inner queue's, to which every call goes unchanged.
+// SAFETY: every call goes unchanged to the inner queue, which fulfils the duties.
 unsafe impl Submit for ObservedQueue {
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
         // SAFETY: as the caller promises.
@@ -407,7 +407,7 @@ unsafe impl Submit for ObservedQueue {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Submit` above.
 unsafe impl Queue for ObservedQueue {
     fn ready(&self) -> bool {
         self.inner.ready()

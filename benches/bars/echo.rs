@@ -1,5 +1,5 @@
-//! N1: echoes of many connections, each with 32 on their way, with a second process, which is
-//! this program once more: `bars echo TRANSPORT CONNECTIONS SIZE`.
+//! N1 to N3: echoes of many connections with 32 messages in flight each. The other side is a second
+//! process, which runs this program too: `bars echo TRANSPORT CONNECTIONS SIZE`.
 //!
 //! The baseline is TCP over loopback, whose writes are batched: `Framed` with `feed` and `flush`.
 
@@ -28,15 +28,16 @@ use super::report::Goal::{AtLeast, AtMost};
 use super::report::Report;
 use super::{scenario, sys};
 
-/// Messages of a connection that are on their way.
+/// The messages in flight per connection.
 pub(crate) const DEPTH: usize = 32;
-/// Rounds of each case.
+/// The number of rounds of each case.
 const ROUNDS: usize = 5;
-/// The most system calls a small echo of the baseline may take on each side: one in ten, and a
-/// tenth of that for bursts that the kernel splits. Bursts of large ones do not fit into a socket.
+/// The most system calls that a small echo of the baseline may make on each side: one in ten
+/// echoes, and a tenth of that for bursts that the kernel splits. Bursts of large messages do not
+/// fit into a socket.
 const CALLS: f64 = 0.11;
 
-/// Reads and writes of TCP streams, and how often the thread of the runtime went to sleep.
+/// Counts the reads and writes of TCP streams, and the sleeps of the runtime's thread.
 static CALLED: AtomicU64 = AtomicU64::new(0);
 
 /// What the messages go over.
@@ -79,7 +80,7 @@ fn runtime() -> Runtime {
     runtime.expect("a runtime")
 }
 
-/// The time that this process has had of all CPUs, in nanoseconds.
+/// Returns the CPU time of this process, in nanoseconds.
 fn cpu_time() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_SELF).expect("it is ours");
     let of = |time: TimeVal| time.tv_sec() as f64 * 1e9 + time.tv_usec() as f64 * 1e3;
@@ -89,7 +90,8 @@ fn cpu_time() -> f64 {
 /// A TCP stream whose system calls are counted.
 struct Counted(TcpStream);
 
-/// What is not ready took no system call, or found nothing: Tokio knows before.
+/// Counts a system call if `polled` is ready. Otherwise no call was made, or it found nothing,
+/// which Tokio knows before.
 fn counted<T>(polled: Poll<T>) -> Poll<T> {
     CALLED.fetch_add(polled.is_ready().into(), Relaxed);
     polled
@@ -125,7 +127,7 @@ impl AsyncWrite for Counted {
 
 type Frames = Framed<Counted, LengthDelimitedCodec>;
 
-/// Of a connected stream, in a runtime.
+/// Makes frames of a connected stream. Must be called in a runtime.
 fn frames(stream: StdStream, size: usize) -> Frames {
     stream.set_nodelay(true).expect("TCP_NODELAY");
     stream.set_nonblocking(true).expect("a socket");
@@ -136,7 +138,7 @@ fn frames(stream: StdStream, size: usize) -> Frames {
     frames
 }
 
-/// Sends back what comes, until the other side has ended.
+/// Echoes frames until the other side has ended.
 async fn serve_tcp(mut frames: Frames) {
     while let Some(first) = frames.next().await {
         let mut next = Some(first);
@@ -149,7 +151,7 @@ async fn serve_tcp(mut frames: Frames) {
     }
 }
 
-/// Has so many messages echoed.
+/// Has `echoes` messages echoed.
 async fn call_tcp(mut frames: Frames, size: usize, echoes: usize) {
     let message = Bytes::from(vec![7; size]);
     let (mut sent, mut came) = (0, 0);
@@ -168,7 +170,8 @@ async fn call_tcp(mut frames: Frames, size: usize, echoes: usize) {
     }
 }
 
-/// One side of the connections: each with the Buf that it sends, and a pool for all.
+/// One side of the connections. Each connection has a Buf to send; all share a pool for received
+/// messages.
 pub(crate) struct Side {
     pub(crate) pool: BufPool,
     pub(crate) rdmas: Vec<(Rdma, Buf)>,
@@ -180,7 +183,7 @@ impl Side {
         let device = Soft::builder().build().open("pf0").expect("a device");
         let access = Access::LOCAL_READ_WRITE;
         let mmap = Mmap::builder().device(&device).access(access);
-        // Posted, in answers, and the one that is sent.
+        // Bufs that are posted, that are in answers, and the one that is sent.
         let bufs = connections * (3 * DEPTH + 1);
         let mmap = mmap.alloc(bufs * size).expect("memory");
         let pool = BufPool::builder(&mmap).element_size(size).build();
@@ -197,7 +200,7 @@ impl Side {
     }
 }
 
-/// Sends back what comes, until the other side has ended.
+/// Echoes messages until the other side has ended.
 async fn serve_rdma(rdma: Rdma, pool: BufPool) {
     let mut messages = rdma.recv_stream(&pool, 2 * DEPTH);
     let mut answers = rdma.send_sink(DEPTH);
@@ -206,7 +209,7 @@ async fn serve_rdma(rdma: Rdma, pool: BufPool) {
         while let Some(message) = next {
             let buf = message.buf.expect("no message is empty");
             answers.feed(buf).await.expect("a send");
-            // The end comes once more.
+            // Ignore the end of the connection here: the stream returns it once more.
             next = messages
                 .next()
                 .now_or_never()
@@ -217,7 +220,8 @@ async fn serve_rdma(rdma: Rdma, pool: BufPool) {
     }
 }
 
-/// Has so many messages echoed. The connection stays open until all have ended.
+/// Has `echoes` messages echoed. Returns the context, so that the connection stays open until all
+/// have ended.
 async fn call_rdma(rdma: Rdma, src: Buf, pool: BufPool, echoes: usize) -> Rdma {
     let mut messages = rdma.recv_stream(&pool, 2 * DEPTH);
     let mut requests = rdma.send_sink(DEPTH);
@@ -240,7 +244,7 @@ async fn call_rdma(rdma: Rdma, src: Buf, pool: BufPool, echoes: usize) -> Rdma {
     rdma
 }
 
-/// Runs a task for each, and returns what they end with.
+/// Runs the tasks concurrently, and returns their outputs.
 fn run<F>(runtime: &Runtime, tasks: impl Iterator<Item = F>) -> Vec<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -251,12 +255,12 @@ where
     ended.collect()
 }
 
-/// What a process has used.
+/// The resources that a process has used.
 #[derive(Clone, Copy)]
 struct Used {
-    /// In nanoseconds, of all CPUs.
+    /// The CPU time in nanoseconds.
     cpu: f64,
-    /// System calls of the baseline.
+    /// The system calls of the baseline.
     calls: f64,
 }
 
@@ -276,7 +280,8 @@ impl Used {
     }
 }
 
-/// In the second process: echoes until the other side has ended, and says what that took.
+/// Runs in the second process: echoes until the other side has ended, and reports the resources
+/// that this used.
 pub(crate) fn peer(transport: &str, connections: usize, size: usize) {
     sys::pin(Some(1));
     let runtime = runtime();
@@ -311,7 +316,7 @@ pub(crate) fn peer(transport: &str, connections: usize, size: usize) {
     say(&format!("{cpu} {calls}"));
 }
 
-/// Echoes between two WorkQs of this process, on one thread.
+/// Runs echoes between two WorkQs of this process, on one thread.
 pub(crate) fn echoes_here(echoes: usize) {
     const CONNECTIONS: usize = 64;
     let runtime = runtime();
@@ -330,12 +335,12 @@ pub(crate) fn echoes_here(echoes: usize) {
     run(&runtime, here.rdmas.into_iter().map(call));
 }
 
-/// Echoes between two processes.
+/// Runs echoes between two processes.
 pub(crate) fn echoes_of_two(connections: usize, echoes: usize) {
     measure(EVENT, connections, 64, echoes);
 }
 
-/// What an echo takes: nanoseconds, those of the CPUs of both sides, and system calls of the
+/// The cost of an echo: nanoseconds, CPU nanoseconds of both sides, and system calls of the
 /// baseline.
 type Cost = [f64; 3];
 
@@ -385,7 +390,7 @@ fn measure(transport: Transport, connections: usize, size: usize, echoes: usize)
     [took.as_nanos() as f64 / count, cpu / count, calls / count]
 }
 
-/// The medians of what the cases cost, which are measured in turn.
+/// Measures the cases in turn, and returns the median costs of each.
 fn compare<const CASES: usize>(
     cases: [Transport; CASES],
     connections: usize,
@@ -404,7 +409,7 @@ fn compare<const CASES: usize>(
     samples.map(|of| of.map(|of| Samples::of(of).median()))
 }
 
-/// Echoes over RDMA against TCP.
+/// Reports echoes over RDMA against TCP.
 fn line(
     report: &mut Report,
     name: &str,

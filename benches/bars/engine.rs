@@ -1,4 +1,5 @@
-//! B7, B8: 32 tasks of 4 KiB through the engine, against what a Tokio user would reach for instead.
+//! B7, B8: 32 tasks that copy 4 KiB through the engine, against the ways that a Tokio user would
+//! otherwise choose.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -20,18 +21,18 @@ use super::sys;
 const LANES: usize = 32;
 const LEN: usize = 4096;
 
-/// The ways, in nanoseconds per copy.
+/// The measured ways to copy, in nanoseconds per copy.
 struct Ways {
     busy: Samples,
     event: Samples,
     spawn_blocking: Samples,
     mpsc: Samples,
-    /// Or why it was not measured.
+    /// The baseline with io_uring, or why it was not measured.
     uring: Result<Samples, String>,
     note: String,
 }
 
-/// Through the crate: inline limit 0, so that every job is the engine's.
+/// Copies through the crate. The inline limit is 0, so that the engine does every job.
 struct Engine {
     rig: Rig,
     turns: Turns,
@@ -39,8 +40,8 @@ struct Engine {
 
 impl Engine {
     fn start(mode: Mode) -> Engine {
-        // The engine inherits where it may run, and two spinning threads on one CPU only measure
-        // the scheduler.
+        // The engine inherits the CPU affinity of this thread. Two spinning threads on one CPU
+        // would only measure the scheduler.
         sys::pin(Some(1));
         let soft = Soft::builder().inline_limit(0).build();
         let rig = Rig::soft(&soft, mode, LEN, 2);
@@ -65,7 +66,7 @@ impl Engine {
     }
 }
 
-/// Another way of the tool's, which uses no WorkQ.
+/// Starts a baseline of the tool, which uses no WorkQ.
 fn other(baseline: Baseline) -> Result<Turns, String> {
     let rig = Rig::soft(&Soft::builder().build(), Mode::EventDriven, LEN, 2);
     let what = (Kind::Dma, Some(baseline));
@@ -77,7 +78,8 @@ fn other(baseline: Baseline) -> Result<Turns, String> {
     })
 }
 
-/// A thread that copies, and a channel to it: 32 tasks, each with the same bytes to copy.
+/// Measures a thread that copies, and a channel to it, from 32 tasks. Each task copies the same
+/// bytes again and again.
 fn mpsc(each: u64) -> f64 {
     let (jobs, mut inbox) = mpsc::unbounded_channel::<(Descriptor, oneshot::Sender<()>)>();
     let worker = std::thread::spawn(move || {
@@ -94,7 +96,7 @@ fn mpsc(each: u64) -> f64 {
         let task = |job| {
             let jobs = jobs.clone();
             tokio::spawn(async move {
-                // The tool times each of its operations.
+                // Time each operation, as the tool does.
                 let mut latency = Histogram::<u64>::new(3).expect("three digits are right");
                 let mut begun = Instant::now();
                 for _ in 0..each {
@@ -117,7 +119,7 @@ fn mpsc(each: u64) -> f64 {
     ns
 }
 
-/// Measured once, for both bars.
+/// Measures all ways once, for both bars.
 fn ways() -> &'static Ways {
     static WAYS: OnceLock<Ways> = OnceLock::new();
     WAYS.get_or_init(|| {
@@ -148,7 +150,7 @@ fn ways() -> &'static Ways {
 }
 
 fn line(report: &mut Report, name: &str, ours: &Samples, base: &Samples, bar: f64, what: &str) {
-    // Cross-thread medians move; the minimum of each is what it can do.
+    // Medians across threads vary. The minimum is what each way can do.
     let (ours, base) = (ours.min(), base.min());
     let what = format!(
         "{what}, 32 tasks of 4 KiB ({ours:.0} ns against {base:.0}){}",
@@ -157,7 +159,7 @@ fn line(report: &mut Report, name: &str, ours: &Samples, base: &Samples, bar: f6
     report.line(name, base / ours, AtLeast(bar), "x", &what);
 }
 
-/// Against `spawn_blocking` at its defaults.
+/// Compares with `spawn_blocking` at its defaults.
 pub(crate) fn b7(report: &mut Report) {
     let ways = ways();
     let base = &ways.spawn_blocking;
@@ -170,7 +172,7 @@ pub(crate) fn b7(report: &mut Report) {
     }
 }
 
-/// Against an io_uring on AsyncFd, and a channel to a thread.
+/// Compares with io_uring on `AsyncFd`, and with a channel to a thread.
 pub(crate) fn b8(report: &mut Report) {
     let ways = ways();
     match &ways.uring {

@@ -1,4 +1,4 @@
-//! B4, B5: jobs whose end comes as an event.
+//! B4, B5: jobs whose completion comes as an event.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -18,7 +18,7 @@ use super::report::Report;
 use super::rig::{Rig, bare, on_task};
 use super::{scenario, sys};
 
-/// An Op on a `Forced` device: once its first poll is over, the event is due.
+/// A copy on a `Forced` device. After each poll its event is due.
 #[pin_project::pin_project]
 struct Due<'a> {
     #[pin]
@@ -38,7 +38,8 @@ impl Future for Due<'_> {
     }
 }
 
-/// The bare loop: `jobs` copies of `len` bytes, each waited for in epoll. Nanoseconds per job.
+/// Runs the bare loop: `jobs` copies of `len` bytes, each awaited by epoll. Returns the nanoseconds
+/// per job.
 pub(crate) fn raw_event(jobs: u64, len: usize) -> f64 {
     let (device, _forced) = Forced::open();
     let rig = Rig::on(device, Mode::EventDriven, 8, len, 2);
@@ -53,7 +54,7 @@ pub(crate) fn raw_event(jobs: u64, len: usize) -> f64 {
     per_op(start, jobs)
 }
 
-/// The same through the crate, in a task.
+/// Runs the copies of [`raw_event`] through the crate, in a task.
 pub(crate) fn crate_event(jobs: u64, len: usize) -> f64 {
     let (device, forced) = Forced::open();
     let rig = Rig::on(device, Mode::EventDriven, 8, len * FILLING, 2);
@@ -76,10 +77,10 @@ pub(crate) fn crate_event(jobs: u64, len: usize) -> f64 {
     })
 }
 
-/// Jobs that fill a destination.
+/// The number of jobs that fill a destination.
 const FILLING: usize = 4;
 
-/// One thread, and every job waits for its own event.
+/// B4: one thread, where every job waits for its own event.
 pub(crate) fn b4(report: &mut Report) {
     const JOBS: u64 = 2_000;
     let [raw, op] = interleave(
@@ -98,8 +99,8 @@ pub(crate) fn b4(report: &mut Report) {
     let each = scenario::instructions("event").map(f64::round);
     report.counted("B4.instr", each, AtMost(2300.0), what);
 }
-/// From the end of a job on the other CPU to the waiter going on: the bare loop. Nanoseconds, one a
-/// job.
+/// Runs the bare loop. Returns for each job the nanoseconds from its end on the other CPU until the
+/// waiting thread continues.
 fn raw_wakeups(late: &Late, edge: &sys::Edge, jobs: usize) -> Vec<f64> {
     (0..jobs)
         .map(|_| {
@@ -109,7 +110,7 @@ fn raw_wakeups(late: &Late, edge: &sys::Edge, jobs: usize) -> Vec<f64> {
         .collect()
 }
 
-/// The same through the crate.
+/// Measures the same wake-ups through the crate.
 fn crate_wakeups(late: &Arc<Late>, rig: &Rig, jobs: usize) -> Vec<f64> {
     let (dma, late) = (rig.dma.clone(), Arc::clone(late));
     let (src, dst) = rig.pair(64);
@@ -123,14 +124,14 @@ fn crate_wakeups(late: &Arc<Late>, rig: &Rig, jobs: usize) -> Vec<f64> {
     })
 }
 
-/// Wake-ups of a sleeping waiter by a job that ends on the other CPU.
+/// B5: wake-ups of a sleeping thread by a job that ends on the other CPU.
 pub(crate) fn b5(report: &mut Report) {
     for (name, delay, jobs) in [("B5.10us", 10, 100), ("B5.100us", 100, 60)] {
         let delay = Duration::from_micros(delay);
         let busy = sys::both_cpus().err().unwrap_or_default();
         let (mut raw, mut op) = (Vec::new(), Vec::new());
         for _ in 0..24 {
-            // One device at a time: each spins on the other CPU.
+            // Use one device at a time: each spins on the other CPU.
             sys::pin(Some(0));
             let late = Late::start(delay, 1);
             let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;

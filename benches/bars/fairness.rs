@@ -1,4 +1,4 @@
-//! B14: how evenly a full WorkQ serves those who wait.
+//! B14: how evenly a full WorkQ serves the tasks that wait for a slot.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -19,7 +19,8 @@ const EACH: usize = 20;
 const DEPTH: u32 = 8;
 const LEN: usize = 64;
 
-/// The longest wait from first poll to submission over the mean one, in submissions of others.
+/// Returns the longest wait from first poll to submission, divided by the mean wait. A wait is
+/// counted in submissions of other tasks.
 fn worst_over_mean(mode: Mode) -> f64 {
     let soft = Soft::builder().inline_limit(0).build();
     let inner = soft.open("pf0").expect("the software device has a pf0");

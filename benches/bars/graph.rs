@@ -1,4 +1,5 @@
-//! G1, G3 and G4: runs of graphs, against the same jobs awaited or posted by hand.
+//! G1, G3 and G4: runs of graphs, against the same jobs awaited one by one or posted to a bare
+//! ring.
 
 use std::time::Instant;
 
@@ -16,13 +17,13 @@ use super::report::Report;
 use super::rig::{Rig, bare, on_task};
 use super::{raw, scenario, sys};
 
-/// Bytes of a small copy, and nodes of a chain.
+/// The bytes of a small copy, and the nodes of a chain.
 const SMALL: usize = 64;
 const CHAIN: usize = 64;
-/// Runs that fill the destinations.
+/// The number of runs that fill the destinations.
 const FILLING: u64 = 64;
 
-/// A chain of copies, each from and to Bufs of its own.
+/// A chain of copies, each with a source and a destination of its own.
 struct Chain {
     rig: Rig,
     pairs: Vec<(Buf, Buf)>,
@@ -60,7 +61,7 @@ impl Chain {
         pairs.iter().for_each(|(_, dst)| empty(dst));
     }
 
-    /// Nanoseconds a node.
+    /// Runs the chain as a graph. Returns the nanoseconds per node.
     fn run(&self, runs: u64) -> f64 {
         let (mut instance, pairs) = (self.instance(), self.pairs.clone());
         on_task(async move {
@@ -75,7 +76,7 @@ impl Chain {
         })
     }
 
-    /// The same awaited by hand.
+    /// Awaits the same copies one by one, without a graph.
     fn awaited(&self, runs: u64) -> f64 {
         let (dma, pairs) = (self.rig.dma.clone(), self.pairs.clone());
         on_task(async move {
@@ -92,7 +93,7 @@ impl Chain {
         })
     }
 
-    /// The same posted to a bare ring.
+    /// Posts the same copies to a bare ring.
     fn posted(&self, runs: u64) -> f64 {
         let jobs: Vec<_> = self.pairs.iter().map(|(src, dst)| bare(src, dst)).collect();
         let mut ring = raw::Ring::new();
@@ -106,7 +107,7 @@ impl Chain {
     }
 }
 
-/// The scenarios that run under callgrind.
+/// Runs a scenario under callgrind.
 pub(crate) fn run(scenario: &str, jobs: u64) {
     let chain = Chain::new(false, CHAIN);
     let runs = jobs / CHAIN as u64;
@@ -126,7 +127,8 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
     );
 }
 
-/// Instructions of a node, over those of a copy that is posted, and that is awaited by hand.
+/// Returns the instructions of a node beyond those of a posted copy, and beyond those of an awaited
+/// copy.
 pub(crate) fn instructions() -> Result<[f64; 2], String> {
     let node = scenario::instructions("graph-chain")?;
     let posted = node - scenario::instructions("graph-posted")?;
@@ -134,7 +136,7 @@ pub(crate) fn instructions() -> Result<[f64; 2], String> {
     Ok([posted, awaited])
 }
 
-/// What a node of a chain costs over the same job by hand.
+/// G1: the cost of a node of a chain beyond that of the same copy awaited without a graph.
 pub(crate) fn g1(report: &mut Report) {
     const RUNS: u64 = 640;
     let chain = Chain::new(false, CHAIN);
@@ -171,7 +173,7 @@ pub(crate) fn g1(report: &mut Report) {
     }
 }
 
-/// Allocations of a run, whatever its size.
+/// Returns the allocations of runs of graphs of several sizes.
 pub(crate) fn allocations() -> f64 {
     let mut all = 0;
     for (defer, nodes) in [
@@ -184,7 +186,7 @@ pub(crate) fn allocations() -> f64 {
         let chain = Chain::new(defer, nodes);
         let (mut instance, pairs) = (chain.instance(), chain.pairs.clone());
         all += on_task(async move {
-            // A thread that starts allocates: by then the engine has.
+            // The first run starts the engine's thread, which allocates.
             instance.run().await.expect("a run");
             Chain::reset(&pairs);
             let before = counting::everywhere();
@@ -203,14 +205,14 @@ pub(crate) fn g3(report: &mut Report) {
     report.line("G3", allocations(), Exactly(0.0), "", what);
 }
 
-/// A graph of 4 by 4 copies of 1 MiB on two devices with an engine each, against the same one after
-/// the other.
+/// G4: a graph of 4 by 4 copies of 1 MiB on two devices with an engine each, against the same
+/// copies one after the other.
 pub(crate) fn g4(report: &mut Report) {
     const LEN: usize = 1 << 20;
     const SIDE: usize = 4;
     let soft = Soft::builder().build();
     let workq = WorkQ::builder().build().expect("a WorkQ");
-    // An engine inherits where it may run: one on each CPU.
+    // An engine inherits the CPU affinity of this thread: put one on each CPU.
     let contexts = [("pf0", 0), ("pf1", 1)].map(|(name, cpu)| {
         sys::pin(Some(cpu));
         let device = soft.open(name).expect("both ports");
@@ -228,7 +230,7 @@ pub(crate) fn g4(report: &mut Report) {
         .build();
     let pool = pool.expect("a pool");
     let dmas = contexts.map(|(_, dma)| dma);
-    // Each column is a chain; two columns a device.
+    // Each column is a chain. Each device has two columns.
     let columns: Vec<Vec<Buf>> = (0..SIDE)
         .map(|_| {
             (0..=SIDE)

@@ -1,7 +1,7 @@
 //! G5: a hash of 1 MiB through a device, against the bare crate on the same bytes.
 //!
-//! In event mode one task alone waits for the engine to wake, and the engine for the task: with two
-//! there is always a hash to go on with.
+//! In event mode, a single task waits until the engine has woken up, and the engine waits for the
+//! task. With two tasks, the engine always has a hash to continue with.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -40,7 +40,7 @@ impl Way {
         Way { sha, src, dsts }
     }
 
-    /// So many tasks at once.
+    /// Measures hashes by `tasks` concurrent tasks. Returns the nanoseconds per hash.
     fn run(&self, tasks: usize) -> f64 {
         let (sha, src, dsts) = (self.sha.clone(), self.src.clone(), self.dsts.clone());
         on_task(async move {
@@ -75,7 +75,7 @@ fn bare(src: &Buf) -> f64 {
 
 pub(crate) fn g5(report: &mut Report) {
     let note = sys::both_cpus().err().unwrap_or_default();
-    // The engine inherits where it may run.
+    // The engine inherits the CPU affinity of this thread.
     sys::pin(Some(1));
     let rig = Rig::soft(&Soft::builder().build(), Mode::BusyPoll, LEN, 8);
     sys::pin(Some(0));

@@ -1,6 +1,7 @@
-//! N4: what an idle connection costs, of thousands that receive from a shared pool on either side.
+//! N4: the cost of an idle connection, among thousands that receive from a shared pool on either
+//! side.
 //!
-//! The other side is a second process, which is this program once more: `bars idle peer 0`.
+//! The other side is a second process, which runs this program too: `bars idle peer 0`.
 
 use std::collections::HashSet;
 use std::fs;
@@ -21,16 +22,16 @@ use super::report::Report;
 use super::sys;
 
 const CONNECTIONS: usize = 2000;
-/// Bytes of a Buf, and of the long message.
+/// The bytes of a Buf, and of a long message.
 const ROOM: usize = 4096;
 const SHORT: usize = 64;
-/// A message of this length is sent back.
+/// The length of messages that the peer echoes, in bytes.
 const ECHO: usize = 32;
 const BUFS: usize = 16;
 const ECHOES: u32 = 3000;
 const QUIET: Duration = Duration::from_secs(5);
 
-/// One side: contexts of a WorkQ whose tasks run on a thread of their own.
+/// One side of the connections: contexts on a WorkQ. Their tasks run on a thread of their own.
 struct Side {
     device: Device,
     workq: WorkQ,
@@ -62,7 +63,7 @@ impl Side {
         }
     }
 
-    /// Opens contexts, and returns what their peers need.
+    /// Opens contexts, and returns the blobs that their peers need to connect.
     fn attach(&mut self, count: usize) -> String {
         let attach = |_| {
             let builder = Rdma::builder(&self.device).recv_pool(&self.pool);
@@ -83,7 +84,7 @@ impl Side {
         }
     }
 
-    /// Runs this on the thread of the tasks.
+    /// Runs `body` on the thread of the tasks.
     fn run<T: Send + 'static>(&self, body: impl Future<Output = T> + Send + 'static) -> T {
         let (send, ended) = channel();
         self.handle.spawn(async move { send.send(body.await) });
@@ -97,7 +98,7 @@ impl Side {
     }
 }
 
-/// In the second process: takes what comes, and sends some of it back.
+/// Runs in the second process: receives messages, and echoes those of [`ECHO`] bytes.
 pub(crate) fn peer() {
     let mut side = Side::open(1);
     while let Some(count) = hear() {
@@ -134,7 +135,7 @@ impl Pair {
         self.there.say(&self.here.attach(count));
         self.here.connect(&blobs);
         assert_eq!(self.there.hear(), "connected");
-        // Each carries a short message and a long one.
+        // Each new connection carries a short message and a long one.
         let new = self.here.rdmas[self.here.rdmas.len() - count..].to_vec();
         let (short, long) = (self.here.filled(SHORT), self.here.filled(ROOM));
         self.here.run(async move {
@@ -145,7 +146,7 @@ impl Pair {
         });
     }
 
-    /// Nanoseconds of an echo of the first connection: the median of nine rounds.
+    /// Returns the nanoseconds of an echo on the first connection: the median of nine rounds.
     fn echo(&self) -> f64 {
         let (rdma, buf) = (self.here.rdmas[0].clone(), self.here.filled(ECHO));
         self.here.run(async move {
@@ -168,7 +169,8 @@ impl Pair {
         [std::process::id() as i32, self.there.pid()]
     }
 
-    /// Bytes of both processes: what is theirs alone, and the blocks of all memfds.
+    /// Returns the memory of both processes in bytes: their private memory, and the blocks of all
+    /// memfds.
     fn memory(&self) -> f64 {
         let mut known = HashSet::new();
         let of = |pid: i32| {
@@ -201,7 +203,7 @@ impl Pair {
         self.pids().map(|pid| footprint(pid).0).iter().sum()
     }
 
-    /// How often threads of the two, but for this one, went to sleep.
+    /// Returns how often threads of both processes, except this one, went to sleep.
     fn sleeps(&self) -> u64 {
         let own = nix::unistd::gettid().to_string();
         let of = |pid: i32| {

@@ -13,7 +13,7 @@ use super::report::Report;
 use super::rig::{Rig, bare, fill, on_task};
 use super::{scenario, sys};
 
-/// What one awaited copy of 64 bytes costs over a posted descriptor.
+/// B1: the instructions of an awaited copy of 64 bytes beyond those of a posted descriptor.
 pub(crate) fn b1(report: &mut Report) {
     let what = "instructions of a 64-byte copy, busy-poll, in a task, over the raw post loop";
     let both = scenario::instructions("raw").and_then(|raw| {
@@ -28,10 +28,10 @@ pub(crate) fn b1(report: &mut Report) {
         Err(error) => report.skip("B1", &error),
     }
 }
-/// Rounds in which two ways of copying take turns, and copies in each.
+/// The rounds in which two ways of copying take turns.
 const ROUNDS: usize = 60;
 
-/// Nanoseconds per copy of the bare loop, filling each destination in turn.
+/// Runs the bare loop, filling each destination in turn. Returns the nanoseconds per copy.
 fn raw_loop(jobs: &[(Descriptor, usize)], len: usize, fillings: u64) -> f64 {
     let mut ring = Ring::new();
     let mut done = 0;
@@ -39,7 +39,7 @@ fn raw_loop(jobs: &[(Descriptor, usize)], len: usize, fillings: u64) -> f64 {
     for &(job, room) in jobs {
         for _ in 0..fillings {
             for at in 0..room / len {
-                // SAFETY: still in the destination, which has `room` bytes.
+                // SAFETY: the copy stays within the destination, which has `room` bytes.
                 ring.run(unsafe { job.further(at * len) });
                 done += 1;
             }
@@ -48,7 +48,7 @@ fn raw_loop(jobs: &[(Descriptor, usize)], len: usize, fillings: u64) -> f64 {
     per_op(start, done)
 }
 
-/// The same through the crate: each pair in a task of its own.
+/// Runs the same copies through the crate, each pair in a task of its own.
 fn tasks(dma: &Dma, pairs: &[(Buf, Buf)], fillings: u64) -> f64 {
     let (dma, pairs) = (dma.clone(), pairs.to_vec());
     on_task(async move {
@@ -72,7 +72,7 @@ fn tasks(dma: &Dma, pairs: &[(Buf, Buf)], fillings: u64) -> f64 {
     })
 }
 
-/// The bare loop against `lanes` tasks, from and to the same bytes.
+/// Measures the bare loop against `lanes` tasks, from and to the same bytes.
 fn against_raw(len: usize, room: usize, lanes: usize, fillings: u64) -> [Samples; 2] {
     let rig = Rig::soft(&Soft::builder().build(), Mode::BusyPoll, room, 2 * lanes);
     let pairs: Vec<(Buf, Buf)> = (0..lanes).map(|_| rig.pair(len)).collect();
@@ -88,7 +88,7 @@ fn against_raw(len: usize, room: usize, lanes: usize, fillings: u64) -> [Samples
     )
 }
 
-/// Copies that the device does inside the submission.
+/// B6: copies that the device does inside the submission.
 pub(crate) fn b6(report: &mut Report) {
     for (name, len, room, lanes, fillings, bar) in [
         ("B6.4k", 4 << 10, 16 << 10, 1, 4_000, 1.15),
@@ -106,8 +106,8 @@ pub(crate) fn b6(report: &mut Report) {
     }
 }
 
-/// Nanoseconds per copy, both threads together, of threads that each have a pair and share the
-/// WorkQ.
+/// Returns the nanoseconds per copy of all threads together. Each thread has a pair of Bufs, and
+/// they share the WorkQ.
 fn threads(rig: &Rig, pairs: &[(Buf, Buf)], cpus: &[usize], fillings: u64) -> f64 {
     let barrier = std::sync::Barrier::new(cpus.len());
     let rates = std::thread::scope(|scope| {
@@ -129,7 +129,7 @@ fn threads(rig: &Rig, pairs: &[(Buf, Buf)], cpus: &[usize], fillings: u64) -> f6
     1.0 / rates
 }
 
-/// Two threads on one WorkQ.
+/// B11: two threads that share a WorkQ.
 pub(crate) fn b11(report: &mut Report) {
     const FILLINGS: u64 = 10_000;
     let rig = Rig::soft(&Soft::builder().build(), Mode::BusyPoll, 16 << 10, 4);

@@ -1,8 +1,8 @@
-//! G2: a copy, a hash and a function that checks them, as a graph, against `join!` and the same
+//! G2: a copy, a hash and a function that checks both, as a graph, against `join!` and the same
 //! function.
 //!
-//! Of 64 KiB the hash is the engine's, on the other CPU, and the copy is done inline meanwhile. Of
-//! 4 KiB both are inline: what is left is what a run costs, and nobody's waiting hides it.
+//! With 64 KiB, the engine hashes on the other CPU while the copy is done inline. With 4 KiB both
+//! are inline: the cost of a run is then not hidden by any waiting.
 
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ struct Bufs {
 }
 
 impl Bufs {
-    /// Whether all is there, and the copy is one.
+    /// Checks that the copy equals its source, and that the digest is complete.
     fn check(&self) -> Result<()> {
         let same = self.src.data()?[..] == self.dst.data()?[..];
         match same && self.digest.data_len() == Algorithm::Sha256.digest_len() {
@@ -64,7 +64,7 @@ impl Trio {
         }
     }
 
-    /// Nanoseconds a run.
+    /// Runs the jobs as a graph. Returns the nanoseconds per run.
     fn graph(&self) -> f64 {
         let bufs = self.bufs.clone();
         let mut g = Graph::builder();
@@ -92,7 +92,7 @@ impl Trio {
         on_task(async move {
             let start = Instant::now();
             for _ in 0..RUNS {
-                // In the order of the graph: the engine hashes while this thread copies.
+                // Start in the order of the graph: the engine hashes while this thread copies.
                 let (hashed, copied) = tokio::join!(
                     sha.hash(Algorithm::Sha256, &bufs.src, &bufs.digest),
                     dma.copy(&bufs.src, &bufs.dst)
@@ -109,7 +109,7 @@ impl Trio {
 pub(crate) fn g2(report: &mut Report) {
     let note = sys::both_cpus().err().unwrap_or_default();
     for (name, kib) in [("G2", 64), ("G2.inline", 4)] {
-        // The engine inherits where it may run.
+        // The engine inherits the CPU affinity of this thread.
         sys::pin(Some(1));
         let trio = Trio::new(kib << 10);
         sys::pin(Some(0));

@@ -1,4 +1,4 @@
-//! B10: large copies by an engine, beyond the caches, over the C library.
+//! B10: large copies by an engine, which do not fit into the caches, over the C library's memcpy.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::report::Report;
 use super::rig::{Rig, bare, on_task};
 use super::sys;
 
-/// Copies of one size by the engine of a device, event-driven.
+/// Copies of one size by the engine of a device, in event mode.
 struct Engine {
     rig: Rig,
     pair: (Buf, Buf),
@@ -20,7 +20,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// Nothing inline, so that every copy is the engine's.
+    /// Opens a device without inline jobs, so that the engine does every copy.
     fn start(len: usize) -> Engine {
         let soft = Soft::builder().inline_limit(0).build();
         let rig = Rig::soft(&soft, Mode::EventDriven, len, 2);
@@ -28,7 +28,7 @@ impl Engine {
         Engine { rig, pair, len }
     }
 
-    /// Nanoseconds of one copy.
+    /// Returns the nanoseconds of one copy.
     fn run(&self) -> f64 {
         let (dma, (src, dst), len) = (self.rig.dma.clone(), self.pair.clone(), self.len);
         on_task(async move {

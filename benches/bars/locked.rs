@@ -1,5 +1,5 @@
-//! Locked instructions of a job: how often a scenario executes each instruction, by callgrind, and
-//! which instructions are locked, by their bytes in this process's memory.
+//! Counts the locked instructions of a job. Callgrind counts how often a scenario executes each
+//! instruction; the bytes in this process's memory say which instructions are locked.
 #![expect(unsafe_code, reason = "reads the instructions of this program")]
 
 use std::hint::black_box;
@@ -7,10 +7,11 @@ use std::slice;
 
 use super::scenario;
 
-/// The longest instruction of x86.
+/// The length of the longest x86 instruction, in bytes.
 const LONGEST: usize = 15;
 
-/// A function whose address is known here, and named by callgrind: it loads the program elsewhere.
+/// A marker function. Its address here and in callgrind's output tells where callgrind loads the
+/// program.
 #[inline(never)]
 pub(crate) extern "C" fn callgrind_finds_this() {
     black_box(());
@@ -48,7 +49,7 @@ fn count(scenario: &str, jobs: u64) -> Result<u64, String> {
         } else if let Some(name) = line.strip_prefix("fn=") {
             is_marker = name.contains("callgrind_finds_this");
         } else if line.starts_with("calls=") {
-            // The next line has the cost of the function that is called.
+            // The next line has the cost of the called function.
             is_of_call = true;
         } else if let Some((address, count)) = line
             .strip_prefix("0x")
@@ -67,8 +68,8 @@ fn count(scenario: &str, jobs: u64) -> Result<u64, String> {
     let here = callgrind_finds_this as extern "C" fn() as usize;
     let locked = executed.iter().filter(|(address, _)| {
         let at = here.wrapping_sub(marker).wrapping_add(*address);
-        // SAFETY: the other process has executed the instruction at this place of the same
-        // program, whose text this process has mapped, and more text or constants follow.
+        // SAFETY: the other process executed the instruction at this place of the same program,
+        // whose text this process has mapped. More text or constants follow it.
         let bytes = unsafe { slice::from_raw_parts(at as *const u8, LONGEST) };
         is_locked(bytes)
     });

@@ -1,4 +1,4 @@
-//! N2: connections whose tasks wait in Hybrid mode, over event mode.
+//! N2: connections whose tasks wait in Hybrid mode, compared with event mode.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const HYBRID: Mode = Mode::Hybrid {
 const SMALL: usize = 64;
 const ROUNDS: usize = 5;
 
-/// How many connections there are, and how many messages each has under way.
+/// The number of connections, and of messages in flight on each.
 #[derive(Clone, Copy)]
 struct Load {
     connections: usize,
@@ -27,15 +27,15 @@ struct Load {
 }
 
 impl Load {
-    /// Echoes of one connection in one round.
+    /// Returns the echoes of a connection in a round.
     fn each(self) -> usize {
-        // Few of them wait for a wake-up each.
+        // With one message in flight each echo may wait for a wake-up: do fewer.
         let most = if self.deep == 1 { 4_000 } else { 64_000 };
         most.min(64_000 / self.connections)
     }
 }
 
-/// One end of each connection, with the Bufs to send and those to receive into.
+/// One end of each connection, with a Buf to send and Bufs to receive into.
 struct End(Vec<(Rdma, Buf, Vec<Buf>)>);
 
 impl End {
@@ -59,8 +59,8 @@ impl End {
         End((0..load.connections).map(connection).collect())
     }
 
-    /// Runs a task for each connection, of a runtime on this thread. Returns the contexts: the end
-    /// of one is the end of the peer's too.
+    /// Runs a task for each connection on a runtime of this thread. Returns the contexts, since
+    /// dropping one ends the connection for its peer.
     fn run(self, begins: bool, each: usize) -> Vec<Rdma> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -75,7 +75,7 @@ impl End {
     }
 }
 
-/// Answers each message with one; the side that begins sends the first ones.
+/// Answers each message with a message. If `begins` is true, sends the first ones.
 async fn echo((rdma, src, dsts): (Rdma, Buf, Vec<Buf>), begins: bool, each: usize) -> Rdma {
     let post = |at: usize| {
         rdma.recv(&dsts[at % dsts.len()])
@@ -107,14 +107,15 @@ async fn echo((rdma, src, dsts): (Rdma, Buf, Vec<Buf>), begins: bool, each: usiz
     rdma
 }
 
-/// The time that this process has had of all CPUs, in nanoseconds.
+/// Returns the CPU time of this process, in nanoseconds.
 fn cpu_time() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_SELF).expect("it is ours");
     let of = |time: TimeVal| time.tv_sec() as f64 * 1e9 + time.tv_usec() as f64 * 1e3;
     of(usage.user_time()) + of(usage.system_time())
 }
 
-/// Nanoseconds of an echo, and of the CPUs for it. Each side's thread is on its CPU.
+/// Returns the nanoseconds and the CPU nanoseconds of an echo. Each side's thread is on its CPU of
+/// `cpus`.
 fn echoes(mode: Mode, load: Load, cpus: [usize; 2]) -> [f64; 2] {
     let (one, other) = (End::open(mode, load), End::open(mode, load));
     for ((one, ..), (other, ..)) in one.0.iter().zip(&other.0) {
@@ -139,7 +140,7 @@ fn echoes(mode: Mode, load: Load, cpus: [usize; 2]) -> [f64; 2] {
     [took / count, (cpu_time() - cpu) / count]
 }
 
-/// Hybrid over event mode: echoes a second, and CPU time of an echo.
+/// Returns two ratios of Hybrid to event mode: echoes per second, and CPU time of an echo.
 fn compare(load: Load, cpus: [usize; 2]) -> [f64; 2] {
     let modes = [Mode::EventDriven, HYBRID];
     let mut samples = [const { [const { Vec::new() }; 2] }; 2];
@@ -154,7 +155,7 @@ fn compare(load: Load, cpus: [usize; 2]) -> [f64; 2] {
     [event[0] / hybrid[0], hybrid[1] / event[1]]
 }
 
-/// The worst of all loads, on two CPUs and on one that both sides share.
+/// N2: the worst ratios of all loads, on two CPUs and on one CPU that both sides share.
 pub(crate) fn n2(report: &mut Report) {
     let busy_cpus = sys::both_cpus().err().unwrap_or_default();
     for (name, cpus, on) in [("N2", [0, 1], "two CPUs"), ("N2.shared", [0, 0], "one CPU")] {

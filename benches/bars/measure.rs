@@ -1,8 +1,8 @@
-//! Interleaved rounds, and what is taken from them.
+//! Interleaved rounds, and figures of their samples.
 
 use std::time::Instant;
 
-/// Nanoseconds per operation, one number a round.
+/// The nanoseconds per operation of each round.
 pub(crate) struct Samples(Vec<f64>);
 
 impl Samples {
@@ -21,7 +21,7 @@ impl Samples {
     }
 }
 
-/// Runs the cases in turn, `rounds` times, after one round that only warms up.
+/// Runs the cases in turn, `rounds` times, after a warm-up round that does not count.
 pub(crate) fn interleave<const CASES: usize>(
     rounds: usize,
     mut cases: [&mut dyn FnMut() -> f64; CASES],
@@ -38,7 +38,7 @@ pub(crate) fn interleave<const CASES: usize>(
     samples.map(Samples::of)
 }
 
-/// Nanoseconds since `start`, per operation.
+/// Returns the nanoseconds since `start` per operation.
 pub(crate) fn per_op(start: Instant, operations: u64) -> f64 {
     start.elapsed().as_nanos() as f64 / operations as f64
 }

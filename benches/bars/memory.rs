@@ -1,4 +1,4 @@
-//! B12: Bufs from a pool and from an inventory. Nanoseconds, minima.
+//! B12: the cost of Bufs from a pool and from an inventory: the least nanoseconds of all rounds.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +15,7 @@ use super::rig::Rig;
 use super::sys;
 
 const ROUNDS: usize = 60;
-/// Bufs that are handed to the other thread at once.
+/// The number of Bufs that go to the other thread at once.
 const BATCH: usize = 256;
 
 fn alloc_and_drop(pool: &BufPool) -> f64 {
@@ -27,7 +27,8 @@ fn alloc_and_drop(pool: &BufPool) -> f64 {
     per_op(start, TIMES)
 }
 
-/// One thread allocates, the other drops, in turn: each batch costs what the two took.
+/// One thread allocates a batch, then another thread drops it, in turn. Returns the nanoseconds per
+/// Buf of both threads together.
 fn freed_elsewhere(pool: &BufPool) -> f64 {
     const BATCHES: u32 = 200;
     let bufs: Mutex<Vec<Buf>> = Mutex::new(Vec::with_capacity(BATCH));
@@ -76,7 +77,8 @@ fn freed_elsewhere(pool: &BufPool) -> f64 {
     })
 }
 
-/// Among 1,000 ranges: a Buf, a read Lease, its return, and the Buf's end.
+/// Makes a Buf among 1,000 live ranges, takes and returns a read lease, and drops the Buf. Returns
+/// the nanoseconds.
 fn ranged(inventory: &BufInventory, mmap: &Mmap, starts: &[usize]) -> f64 {
     const TIMES: u64 = 20_000;
     let start = Instant::now();
@@ -97,7 +99,8 @@ pub(crate) fn b12(report: &mut Report) {
     let mmap = Mmap::builder().device(&rig.device).alloc(count * 256);
     let mmap = mmap.expect("memory");
     let inventory = BufInventory::with_capacity(count + 8);
-    // Every other 128 bytes is a live range; the measured ones lie between them, in no order.
+    // Every second piece of 128 bytes is a live range. The measured ranges lie between them, in
+    // scattered order.
     let bufs: Vec<Buf> = (0..count)
         .map(|at| inventory.buf_filled(&mmap, at * 256..at * 256 + 128))
         .collect::<Result<_, _>>()

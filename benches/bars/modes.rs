@@ -1,4 +1,4 @@
-//! B15, B16: the Hybrid mode, and what statistics cost.
+//! B15, B16: Hybrid mode, and the cost of statistics.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::report::Report;
 use super::rig::{Rig, on_task};
 use super::{scenario, sys};
 
-/// Longer than a wake-up takes.
+/// The polling time of Hybrid mode: longer than a wake-up takes.
 const SPIN: Duration = Duration::from_micros(30);
 const HYBRID: Mode = Mode::Hybrid { spin: SPIN };
 
-/// From submission to result of jobs that take 5 us on the other CPU, in a task. Nanoseconds, one a
-/// job.
+/// Returns the latencies, from submission to result, of jobs that take 5 us on the other CPU,
+/// awaited in a task. In nanoseconds.
 fn latencies(mode: Mode, jobs: usize) -> Vec<f64> {
-    // One device at a time: each spins on the other CPU.
+    // Use one device at a time: each spins on the other CPU.
     let late = Arc::new(Late::start(Duration::from_micros(5), 1));
     let rig = Rig::on(late.device(), mode, 8, 64, 2);
     let (src, dst) = rig.pair(64);
@@ -38,8 +38,8 @@ fn latencies(mode: Mode, jobs: usize) -> Vec<f64> {
     })
 }
 
-/// Wake-ups in 5 s of a program in which one job is held up, all that time, and somebody waits for
-/// it.
+/// Returns the wake-ups in 5 s of a program in which a task waits for a job that is held up all
+/// that time.
 fn waiting_wakeups(mode: Mode) -> f64 {
     let soft = Soft::builder().defer(true).build();
     let rig = Rig::soft(&soft, mode, 64, 2);
@@ -84,7 +84,7 @@ pub(crate) fn b15(report: &mut Report) {
     report.line("B15.idle", waiting_wakeups(HYBRID), Exactly(0.0), "", what);
 }
 
-/// Statistics are always on, and asked for once in 4,096 jobs.
+/// B16: the cost of statistics, which are always on, if they are read once in 4,096 jobs.
 pub(crate) fn b16(report: &mut Report) {
     let what =
         "instructions of a 64-byte inline copy for statistics that are read once in 4,096 jobs";

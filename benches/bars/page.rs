@@ -1,16 +1,17 @@
-//! docs/benchmarks.md: the table of bars, of three runs, with what they ran on.
+//! Writes docs/benchmarks.md: the table of bars, measured in three runs, with the machine and the
+//! tools.
 
 use std::process::Command;
 
 use super::report::{Line, figure};
 
-/// The variable that has a run write its lines to a file, for [`run`].
+/// The environment variable with the file to which a run writes its lines, for [`run`].
 pub(crate) const LINES: &str = "TOKIO_DOCA_BARS_LINES";
 
-/// Between these the page is written, and all else in it is kept.
+/// The table is written between these marks; all other text of the page is kept.
 const MARKS: [&str; 2] = ["<!-- bars -->", "<!-- /bars -->"];
 
-/// Why bars are missed, in a sentence: what was learned. `V7#2` is the second line of `V7`.
+/// Why bars are missed, each in a sentence. `V7#2` is the second line of `V7`.
 const WHY: &[(&[&str], &str)] = &[
     (
         &["B1"],
@@ -168,13 +169,14 @@ const WHY: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Writes the page.
+/// Measures all bars in three runs, and writes the page.
 ///
 /// # Errors
 ///
-/// If a bar that was missed in all runs has no reason: the page was written all the same.
+/// Returns an error if a bar that was missed in all runs has no reason in [`WHY`]. The page is
+/// written all the same.
 pub(crate) fn write() -> Result<(), String> {
-    // In a process each: what a bar compares with is measured once a process.
+    // Each run is a process of its own, since some baselines are measured only once per process.
     let runs: Vec<Vec<Line>> = (0..3).map(run).collect::<Result<_, _>>()?;
     let mut bars: Vec<Bar> = Vec::new();
     for line in runs.iter().flatten() {
@@ -205,7 +207,7 @@ pub(crate) fn write() -> Result<(), String> {
     }
 }
 
-/// Measures all bars.
+/// Measures all bars once, in a child process.
 fn run(number: u32) -> Result<Vec<Line>, String> {
     let file = std::env::temp_dir().join(format!("bars-{}-{number}", std::process::id()));
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -220,11 +222,11 @@ fn run(number: u32) -> Result<Vec<Line>, String> {
     lines.ok_or_else(|| format!("these are no lines:\n{text}"))
 }
 
-/// What the runs measured of one bar.
+/// The lines of one bar, one for each run.
 struct Bar<'a>(Vec<&'a Line>);
 
 impl Bar<'_> {
-    /// The runs that met it.
+    /// Returns the number of runs that met the bar.
     fn met(&self) -> usize {
         self.0.iter().filter(|line| line.met).count()
     }
@@ -262,7 +264,7 @@ impl Bar<'_> {
     }
 }
 
-/// The commit, the machine and the tools that were measured.
+/// Returns a sentence with the commit, the machine and the tools that were measured.
 fn ran_on() -> String {
     let ask = |program: &str, args: &[&str]| {
         let said = Command::new(program).args(args).output();

@@ -1,5 +1,5 @@
-//! The two sides of a connection: a stream of ours, a TCP stream or a Unix one, which the same code
-//! reads and writes.
+//! The two sides of a connection: an RDMA stream of the crate, a TCP stream or a Unix stream, read
+//! and written by the same code.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use tokio_doca::soft::Soft;
 use tokio_doca::stream::{RdmaConnector, RdmaListener, StreamOptions};
 use tokio_doca::{Device, Mode, WorkQ};
 
-/// What the bytes go over.
+/// The transport of the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Over {
     Tcp,
@@ -37,7 +37,7 @@ pub(crate) fn runtime() -> Runtime {
     runtime.expect("a runtime")
 }
 
-/// A device and a WorkQ of one side.
+/// Opens a device and a WorkQ for one side.
 fn side(mode: Mode) -> (Device, WorkQ) {
     let device = Soft::builder().build().open("pf0").expect("a device");
     let workq = WorkQ::builder().mode(mode).build();
@@ -49,10 +49,10 @@ fn tcp(stream: TcpStream) -> Pipe {
     Box::new(stream)
 }
 
-/// The side that is connected to.
+/// The listening side.
 pub(crate) enum Listening {
     Tcp(TcpListener),
-    /// The socket's path goes with it.
+    /// The path of the socket is removed when the listener is dropped.
     Unix(UnixListener, PathBuf),
     Rdma(Box<RdmaListener>),
 }
@@ -78,7 +78,7 @@ impl Listening {
         }
     }
 
-    /// Where the other side connects to.
+    /// Returns the address to which the other side connects.
     pub(crate) fn addr(&self) -> String {
         let tcp = |addr: SocketAddr| addr.to_string();
         match self {
@@ -108,7 +108,7 @@ impl Drop for Listening {
     }
 }
 
-/// The side that connects.
+/// The connecting side.
 pub(crate) enum Calling {
     Tcp(SocketAddr),
     Unix(PathBuf),

@@ -1,4 +1,5 @@
-//! The bare baselines: a posted descriptor and a flag, and the same with an eventfd and an epoll.
+//! The bare baselines: a posted descriptor and a flag, and the same with an eventfd and an epoll
+//! instance.
 #![expect(unsafe_code, reason = "copies through raw addresses, as a device does")]
 
 use std::hint::black_box;
@@ -10,7 +11,7 @@ use super::sys::Edge;
 
 const SLOTS: usize = 64;
 
-/// What a device is told.
+/// A copy for a device to do: two addresses and a length.
 #[derive(Clone, Copy)]
 pub(crate) struct Descriptor {
     src: *const u8,
@@ -18,21 +19,21 @@ pub(crate) struct Descriptor {
     len: usize,
 }
 
-// SAFETY: an address. Who may touch the bytes is the business of whoever made it.
+// SAFETY: this holds addresses only. The caller of `new` answers for the accesses to the bytes.
 unsafe impl Send for Descriptor {}
-// SAFETY: as above.
+// SAFETY: as for `Send` above.
 unsafe impl Sync for Descriptor {}
 
 impl Descriptor {
     /// # Safety
     ///
-    /// `len` bytes at both addresses are valid, disjoint, and nobody else's for as long as it is
-    /// used.
+    /// For as long as the descriptor is used, `len` bytes at both addresses must be valid and
+    /// disjoint, and nothing else may access them.
     pub(crate) unsafe fn new(src: *const u8, dst: *mut u8, len: usize) -> Descriptor {
         Descriptor { src, dst, len }
     }
 
-    /// The same copy, `by` bytes further in the destination.
+    /// Returns the same copy, `by` bytes further on in the destination.
     ///
     /// # Safety
     ///
@@ -42,15 +43,15 @@ impl Descriptor {
         self
     }
 
-    /// The copy itself: one call of memcpy with a length that the compiler does not know.
+    /// Copies, by one call of memcpy with a length that the compiler does not know.
     #[inline(always)]
     pub(crate) fn copy(&self) {
-        // SAFETY: valid and disjoint, as `new` was promised.
+        // SAFETY: the bytes are valid and disjoint, as the caller of `new` promised.
         unsafe { std::ptr::copy_nonoverlapping(self.src, self.dst, black_box(self.len)) }
     }
 }
 
-/// A ring of descriptors with an inline engine: nothing that a device could do without.
+/// A ring of descriptors with an inline engine: the minimum that any device needs.
 pub(crate) struct Ring {
     ring: [Descriptor; SLOTS],
     tail: AtomicU32,
@@ -78,7 +79,7 @@ impl Ring {
         }
     }
 
-    /// Posts one descriptor; says in which slot its flag is.
+    /// Posts a descriptor, and returns the slot of its flag.
     #[inline(always)]
     fn post(&mut self, job: Descriptor) -> usize {
         let tail = self.tail.load(Ordering::Relaxed);
@@ -89,7 +90,7 @@ impl Ring {
         slot
     }
 
-    /// The engine: takes the next descriptor, copies, sets the flag.
+    /// Acts as the engine: takes the next descriptor, copies, sets the flag.
     #[inline(always)]
     fn engine(&mut self, always_ring: bool) {
         if self.tail.load(Ordering::Acquire) == self.head {
@@ -104,8 +105,8 @@ impl Ring {
         }
     }
 
-    /// The busy loop: post, and look until the flag is set. Without `pause`, which costs as much as
-    /// eighty loads.
+    /// Runs the busy loop: posts, and polls until the flag is set. It has no `pause`, which costs
+    /// as much as eighty loads.
     #[allow(clippy::missing_spin_loop, reason = "the flag is set already")]
     #[inline(always)]
     pub(crate) fn run(&mut self, job: Descriptor) {
@@ -114,7 +115,7 @@ impl Ring {
         while !self.done[slot].load(Ordering::Acquire) {}
     }
 
-    /// The event loop: post, arm, sleep until the event comes, look.
+    /// Runs the event loop: posts, arms, sleeps until the event comes, checks.
     #[inline(always)]
     pub(crate) fn run_event(&mut self, edge: &Edge, job: Descriptor) {
         let slot = self.post(black_box(job));
@@ -129,7 +130,7 @@ impl Ring {
         }
     }
 
-    /// The epoll that its event loop waits in.
+    /// Makes the epoll instance in which the event loop waits.
     pub(crate) fn edge(&self) -> Edge {
         Edge::on(&self.bell)
     }

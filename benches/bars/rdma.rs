@@ -1,4 +1,4 @@
-//! R1 to R8: remote operations with another process, which is this program once more:
+//! R1 to R4, R6 to R8 and V10: remote operations with another process, which runs this program too:
 //! `bars rdma ROLE NUMBER`.
 #![expect(unsafe_code, reason = "the baselines copy by address, and map")]
 
@@ -27,18 +27,18 @@ use super::rig::on_task;
 use super::share::Shared;
 use super::{locked, share, sys};
 
-/// What the peers may do here.
+/// The accesses that peers get to memory of this process.
 const ALL: Access = Access::RDMA_READ
     .union(Access::RDMA_WRITE)
     .union(Access::RDMA_ATOMIC);
 
-/// One side: a device, Bufs of one size, a WorkQ, and connected contexts.
+/// One side of the connections: a device, Bufs of one size, a WorkQ, and connected contexts.
 struct Side {
     device: Device,
     pool: BufPool,
     workq: WorkQ,
     rdmas: Vec<Rdma>,
-    /// For receives that are posted ahead.
+    /// Bufs for receives that are posted ahead.
     receives: Vec<Buf>,
 }
 
@@ -78,14 +78,14 @@ impl Side {
         buf
     }
 
-    /// A source of one small message.
+    /// Allocates a Buf with a small message.
     fn small(&self) -> Buf {
         let buf = self.buf();
         buf.set_data(0, SMALL).expect("it fits");
         buf
     }
 
-    /// In the second process: exchanges blobs with the first one, and connects.
+    /// Runs in the second process: exchanges blobs with the first process, and connects.
     fn connect(&self) {
         for rdma in &self.rdmas {
             say(&hex(&rdma.export().expect("a blob")));
@@ -96,7 +96,7 @@ impl Side {
     }
 }
 
-/// Starts this program again, on the other CPU, in one of its modes.
+/// Starts this program again, with the arguments `mode`, `role` and `number`.
 pub(crate) fn start(mode: &str, role: &str, number: u64) -> Peer {
     let mut command = this_program();
     command.args([mode, role, &number.to_string()]);
@@ -114,12 +114,12 @@ fn connect(peer: &mut Peer, side: &Side) {
     peer.say("connected");
 }
 
-/// In the second process: the next line of the first one.
+/// Runs in the second process: returns the next line from the first process.
 pub(crate) fn heard() -> String {
     hear().expect("the parent has gone")
 }
 
-/// What a second process does.
+/// Runs the second process in its role.
 pub(crate) fn peer(role: &str, number: u64) {
     match role {
         "memory" => memory_peer(number as usize),
@@ -132,7 +132,7 @@ pub(crate) fn peer(role: &str, number: u64) {
     }
 }
 
-/// Exports so many bytes, and waits.
+/// Exports `len` bytes, and waits.
 fn memory_peer(len: usize) {
     let side = Side::open(Mode::BusyPoll, 64, 1);
     let access = Access::LOCAL_READ_WRITE | ALL;
@@ -143,11 +143,11 @@ fn memory_peer(len: usize) {
     heard();
 }
 
-/// Receives that are posted ahead, as perftest has them: one is posted anew once the answer was
-/// sent.
+/// The number of receives that are posted ahead, as perftest does it. After an answer is sent, its
+/// receive is posted anew.
 const AHEAD: usize = 8;
 
-/// A queue of receives, each with the Buf that it is for.
+/// Posted receives, in order, each with its Buf.
 type Posted<'a> = VecDeque<(&'a Buf, Started<RdmaRecv<&'a Rdma, &'a Buf>>)>;
 
 fn posted<'a>(rdma: &'a Rdma, bufs: &'a [Buf]) -> Posted<'a> {
@@ -155,7 +155,7 @@ fn posted<'a>(rdma: &'a Rdma, bufs: &'a [Buf]) -> Posted<'a> {
     bufs.iter().map(post).collect()
 }
 
-/// Posts a receive anew; every so often its Buf is emptied.
+/// Posts a receive anew. Empties its Buf first if no message fits any more.
 fn repost<'a>(rdma: &'a Rdma, posted: &mut Posted<'a>, buf: &'a Buf) {
     if buf.tailroom() < SMALL {
         buf.reset_data_len().expect("nobody has it");
@@ -164,11 +164,11 @@ fn repost<'a>(rdma: &'a Rdma, posted: &mut Posted<'a>, buf: &'a Buf) {
 }
 
 const SMALL: usize = 64;
-/// Messages that a Buf takes before it is emptied.
+/// The messages that a Buf holds before it is emptied.
 const FILLING: usize = 64;
 
-/// Sends back what it gets, for as long as it is connected. Says how many allocations the second
-/// half of `ECHOES` made.
+/// Echoes messages for as long as it is connected. Reports the allocations of the second half of 2
+/// * `ECHOES` messages.
 fn echo_peer(mode: Mode, contexts: usize) {
     sys::pin(Some(1));
     let side = Side::open(mode, SMALL * FILLING, contexts);
@@ -188,7 +188,7 @@ fn echo_peer(mode: Mode, contexts: usize) {
             repost(&rdma, &mut posted, buf);
             match turn {
                 ECHOES => before = counting::everywhere(),
-                // By a line, since it is asked for once.
+                // Report once: the parent reads this line.
                 _ if turn == 2 * ECHOES => say(&(counting::everywhere() - before).to_string()),
                 _ => {}
             }
@@ -199,7 +199,7 @@ fn echo_peer(mode: Mode, contexts: usize) {
 
 const ECHOES: u64 = 2_000;
 
-/// In a task, or spinning on this thread.
+/// Runs `body` in a task, or for busy-poll by spinning on this thread.
 fn run<T: Send + 'static>(
     workq: &WorkQ,
     mode: Mode,
@@ -211,7 +211,8 @@ fn run<T: Send + 'static>(
     }
 }
 
-/// Round trips of 64 bytes: nanoseconds each, and allocations after the first ten.
+/// Measures round trips of 64 bytes. Returns the nanoseconds per trip, and the allocations after
+/// the first ten trips.
 fn round_trips(side: &Side, mode: Mode, trips: u64) -> (f64, u64) {
     let rdma = side.rdmas[0].clone();
     let src = side.small();
@@ -221,7 +222,7 @@ fn round_trips(side: &Side, mode: Mode, trips: u64) -> (f64, u64) {
         let mut start = Instant::now();
         let mut before = 0;
         for trip in 0..trips {
-            // What a runtime makes for its first task is not ours.
+            // Do not count what the runtime allocates for its first task.
             if trip == 10 {
                 (start, before) = (Instant::now(), counting::everywhere());
             }
@@ -240,7 +241,7 @@ fn round_trips(side: &Side, mode: Mode, trips: u64) -> (f64, u64) {
     })
 }
 
-/// Two contexts of this process that are connected, on one WorkQ.
+/// Opens two connected contexts in this process, on one WorkQ.
 fn both_here() -> Side {
     let side = Side::open(Mode::BusyPoll, SMALL * FILLING, 2);
     let blobs = [0, 1].map(|at| side.rdmas[at].export().expect("a blob"));
@@ -251,7 +252,7 @@ fn both_here() -> Side {
     side
 }
 
-/// Round trips of 64 bytes between two contexts of this process: one thread does all of them.
+/// Runs round trips of 64 bytes between two contexts of this process, on a single thread.
 pub(crate) fn round_trips_here(trips: u64) {
     let side = both_here();
     let src = side.small();
@@ -271,7 +272,8 @@ pub(crate) fn round_trips_here(trips: u64) {
     });
 }
 
-/// Round trips over two words in shared memory, by two threads that spin.
+/// Returns the nanoseconds of a round trip over two words in shared memory, by two threads that
+/// spin.
 pub(crate) fn bare_round_trips(trips: u64) -> f64 {
     #[repr(align(128))]
     struct Word(AtomicU64);
@@ -296,7 +298,8 @@ pub(crate) fn bare_round_trips(trips: u64) -> f64 {
     })
 }
 
-/// Round trips of 64 bytes over a seqpacket socket: blocking, or by epoll as an event loop has it.
+/// Returns the nanoseconds of a round trip of 64 bytes over a seqpacket socket: with blocking
+/// calls, or with epoll as in an event loop.
 pub(crate) fn socket_round_trips(trips: u64, epoll: bool) -> f64 {
     let flags = SockFlag::SOCK_CLOEXEC;
     let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
@@ -336,7 +339,7 @@ pub(crate) fn noise() -> String {
     sys::both_cpus().err().unwrap_or_default()
 }
 
-/// One-sided operations of 4 KiB against a memcpy into a shared mapping.
+/// R1: one-sided operations of 4 KiB against a memcpy into a shared mapping.
 pub(crate) fn r1(report: &mut Report) {
     const LEN: usize = 4096;
     const COPIES: u64 = 20_000;
@@ -358,7 +361,7 @@ pub(crate) fn r1(report: &mut Report) {
     let mut bare = || {
         let start = Instant::now();
         for _ in 0..COPIES {
-            // SAFETY: so many bytes are at both addresses, and nobody else has them.
+            // SAFETY: `LEN` bytes are valid at both addresses, and nothing else accesses them.
             unsafe { std::ptr::copy_nonoverlapping(black_box(from), black_box(to), LEN) };
         }
         per_op(start, COPIES)
@@ -391,7 +394,7 @@ pub(crate) fn r1(report: &mut Report) {
     }
 }
 
-/// Messages of 64 bytes there and back, both sides spinning.
+/// R2: round trips of messages of 64 bytes, with both sides spinning.
 pub(crate) fn r2(report: &mut Report) {
     let noise = noise();
     sys::pin(Some(0));
@@ -419,7 +422,7 @@ pub(crate) fn v10(report: &mut Report) {
     report.counted("V10", each, AtMost(15.0), what);
 }
 
-/// The same, both sides asleep.
+/// R3: round trips of messages of 64 bytes, with both sides sleeping.
 pub(crate) fn r3(report: &mut Report) {
     let noise = noise();
     sys::pin(Some(0));
@@ -438,7 +441,7 @@ pub(crate) fn r3(report: &mut Report) {
     report.line("R3", messages / socket, AtMost(1.15), "x", &what);
 }
 
-/// For callgrind and strace: writes to another process, in busy mode.
+/// Writes to another process in busy-poll mode. Runs under callgrind and strace.
 pub(crate) fn writes(jobs: u64) {
     let mut peer = start("rdma", "memory", 4096);
     let side = Side::open(Mode::BusyPoll, 64, 1);
@@ -456,13 +459,14 @@ pub(crate) fn writes(jobs: u64) {
             rdma.write(&src, &remote).await.expect("a write");
         }
     });
-    // Their end would be a race with the end of the process.
+    // Leak these: dropping them would race with the end of the other process.
     std::mem::forget((side, src, remote));
 }
 
 const LONG: usize = 64 << 10;
 
-/// Takes messages of 64 KiB with 16 receives posted, and says when it has so many.
+/// Receives messages of 64 KiB with 16 receives posted. Reports every time it has received
+/// `messages` of them.
 fn sink_peer(messages: u64) {
     sys::pin(Some(1));
     let side = Side::open(Mode::BusyPoll, LONG, 1);
@@ -488,7 +492,7 @@ fn sink_peer(messages: u64) {
     });
 }
 
-/// Bandwidth of messages of 64 KiB, eight in flight.
+/// R4: the bandwidth of messages of 64 KiB with eight in flight.
 pub(crate) fn r4(report: &mut Report) {
     use futures::StreamExt as _;
     use futures::stream::FuturesUnordered;
@@ -536,7 +540,7 @@ pub(crate) fn r4(report: &mut Report) {
     report.line("R4", bare / sends, AtLeast(0.5), "x", &what);
 }
 
-/// A busy context beside a thousand idle ones.
+/// R6: a busy context beside a thousand idle ones.
 pub(crate) fn r6(report: &mut Report) {
     let noise = noise();
     sys::pin(Some(0));
@@ -566,7 +570,7 @@ pub(crate) fn r6(report: &mut Report) {
     report.line("R6.poll", poll_beside / poll, AtMost(1.2), "x", &what);
 }
 
-/// Allocations of messages, and of one-sided operations.
+/// R7: the allocations of round trips of messages.
 pub(crate) fn r7(report: &mut Report) {
     for (name, role, mode) in [
         ("R7.busy", "echo", Mode::BusyPoll),
@@ -585,7 +589,7 @@ pub(crate) fn r7(report: &mut Report) {
 
 const ADDS: u64 = 200_000;
 
-/// Adds to the parent's counter, once it is told to.
+/// Adds to the parent's counter by RDMA, at each order of the parent.
 fn adder_peer(cpu: u64) {
     sys::pin(Some(cpu as usize));
     let side = Side::open(Mode::BusyPoll, 64, 1);
@@ -605,7 +609,7 @@ fn adder_peer(cpu: u64) {
     }
 }
 
-/// The same without the crate, in a mapping of the parent's memfd.
+/// Adds to a counter without the crate, in a mapping of the parent's memfd.
 fn bare_adder_peer(cpu: u64) {
     sys::pin(Some(cpu as usize));
     let path = heard();
@@ -615,7 +619,7 @@ fn bare_adder_peer(cpu: u64) {
         .open(path)
         .expect("the parent's memfd");
     let shared = Shared::map(&file, 4096);
-    // SAFETY: mapped, aligned, and reached by atomics alone.
+    // SAFETY: the word is mapped and aligned, and accessed by atomics only.
     let word = unsafe { AtomicU64::from_ptr(shared.base().cast()) };
     loop {
         say("ready");
@@ -626,7 +630,7 @@ fn bare_adder_peer(cpu: u64) {
     }
 }
 
-/// Four processes that add to one counter.
+/// R8: four processes that add to one counter.
 pub(crate) fn r8(report: &mut Report) {
     let noise = noise();
     const ADDERS: u64 = 4;

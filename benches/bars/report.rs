@@ -1,6 +1,6 @@
-//! The lines.
+//! The report: a line for each bar.
 
-/// What a figure must reach.
+/// The goal that a figure must reach.
 #[derive(Clone, Copy)]
 pub(crate) enum Goal {
     AtMost(f64),
@@ -24,19 +24,19 @@ pub(crate) struct Report {
     lines: Vec<Line>,
 }
 
-/// What was measured of one bar.
+/// The measurement of one bar.
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) measured: f64,
     pub(crate) unit: String,
-    /// As it is printed: `<=1.1x`.
+    /// The goal as it is printed: `<=1.1x`.
     pub(crate) bar: String,
     pub(crate) met: bool,
     pub(crate) what: String,
 }
 
 impl Line {
-    /// Returns it as a line of a file.
+    /// Formats the measurement as a line of a file.
     fn format(&self) -> String {
         let Line {
             name,
@@ -49,7 +49,7 @@ impl Line {
         format!("{name}\t{measured}\t{unit}\t{bar}\t{met}\t{what}\n")
     }
 
-    /// Reads what `format` returns.
+    /// Parses a line that `format` returned, without its line break.
     pub(crate) fn parse(text: &str) -> Option<Line> {
         let mut fields = text.split('\t');
         let mut next = || fields.next().map(str::to_owned);
@@ -64,7 +64,7 @@ impl Line {
     }
 }
 
-/// A figure with as many digits as it needs.
+/// Formats a figure with as many digits as it needs.
 pub(crate) fn figure(measured: f64, unit: &str) -> String {
     let digits = match measured < 10.0 && unit == "x" {
         true => 2,
@@ -79,7 +79,8 @@ impl Report {
         Report { lines: Vec::new() }
     }
 
-    /// One bar. `unit` stands behind both numbers: `x`, `ns`, nothing.
+    /// Reports a bar: prints its line and stores it. `unit` follows both numbers: `x`, `ns` or
+    /// nothing.
     pub(crate) fn line(&mut self, name: &str, measured: f64, goal: Goal, unit: &str, what: &str) {
         let (sign, bar) = match goal {
             AtMost(bar) => ("<=", bar),
@@ -105,7 +106,7 @@ impl Report {
         });
     }
 
-    /// One bar of what a tool has counted, or why it cannot be counted here.
+    /// Reports a bar that a tool counts, or why it cannot be counted here.
     pub(crate) fn counted(
         &mut self,
         name: &str,
@@ -119,12 +120,12 @@ impl Report {
         }
     }
 
-    /// A bar that could not be measured here.
+    /// Reports that a bar could not be measured here.
     pub(crate) fn skip(&mut self, name: &str, why: &str) {
         println!("{name:<14} {:>12} {:>10} {:<4} {why}", "-", "-", "skip");
     }
 
-    /// The bars, in the order in which they were measured.
+    /// Prints the missed bars, and returns all lines in the order in which they were measured.
     pub(crate) fn end(self) -> Vec<Line> {
         let missed = self.lines.iter().filter(|line| !line.met);
         let missed: Vec<&str> = missed.map(|line| line.name.as_str()).collect();

@@ -1,4 +1,5 @@
-//! What every bar needs: a device, a pool, a WorkQ, a context; and a Tokio task to run in.
+//! The parts that most bars need: a device, a pool, a WorkQ and a context, and a Tokio task to run
+//! in.
 #![expect(
     unsafe_code,
     reason = "the baselines copy between the same bytes, by address"
@@ -19,7 +20,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// On a software device of its own.
+    /// Makes a rig on a device of the provider `soft`.
     pub(crate) fn soft(soft: &Soft, mode: Mode, element: usize, count: usize) -> Rig {
         let device = soft.open("pf0").expect("the software device has a pf0");
         Rig::on(device, mode, 256, element, count)
@@ -43,7 +44,7 @@ impl Rig {
         }
     }
 
-    /// A source with `len` bytes of data, and a destination.
+    /// Allocates a source with `len` bytes of data, and an empty destination.
     pub(crate) fn pair(&self, len: usize) -> (Buf, Buf) {
         let alloc = || self.pool.try_alloc().expect("the pool is large enough");
         let (src, dst) = (alloc(), alloc());
@@ -52,19 +53,19 @@ impl Rig {
     }
 }
 
-/// The same copy as from `src` to the start of `dst`, without the crate.
+/// Returns a descriptor of the copy from `src` to the start of `dst`, to be done without the crate.
 pub(crate) fn bare(src: &Buf, dst: &Buf) -> Descriptor {
     let len = src.data_len();
     let from = src.data().expect("nobody writes it").as_ptr();
     dst.set_data(0, dst.capacity()).expect("all of it");
     let to = dst.data_mut().expect("nobody has it").as_mut_ptr();
     dst.set_data(0, 0).expect("empty again");
-    // SAFETY: two elements of a pool, valid while the Bufs are alive; the bars use the two ways in
-    // turn.
+    // SAFETY: both are elements of a pool, valid while the Bufs are alive. The bars use a
+    // descriptor and its Bufs in turn, not at once.
     unsafe { Descriptor::new(from, to, len) }
 }
 
-/// Runs the body as a task of a current_thread runtime.
+/// Runs `body` as a task of a `current_thread` runtime.
 pub(crate) fn on_task<T: Send + 'static>(body: impl Future<Output = T> + Send + 'static) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -72,16 +73,15 @@ pub(crate) fn on_task<T: Send + 'static>(body: impl Future<Output = T> + Send + 
         .expect("a runtime");
     let task = runtime.spawn(body);
     let ended = runtime.block_on(async {
-        // A runtime makes its list of tasks that yielded for the first one: no job that spends a
-        // budget shall count for it.
+        // The runtime allocates its list of yielded tasks at the first yield. Yield here, so that
+        // no job that spends its budget is charged for that list.
         tokio::task::yield_now().await;
         task.await
     });
     ended.expect("the task did not panic")
 }
 
-/// Copies `rounds` times `src` into `dst` until that is full, in a task: the op, and one reset for
-/// each filling.
+/// Fills `dst` with copies of `src`, `fillings` times. After each filling, `dst` is emptied.
 pub(crate) async fn fill(dma: &Dma, src: &Buf, dst: &Buf, fillings: u64) {
     let times = dst.capacity() / src.data_len();
     for _ in 0..fillings {

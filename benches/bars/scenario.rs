@@ -1,6 +1,6 @@
-//! Scenarios that run in a child process, under a tool that counts: `bars scenario NAME JOBS`.
+//! Scenarios that run in a child process, under a counting tool: `bars scenario NAME JOBS`.
 //!
-//! What one job costs is the difference of two runs with different numbers of jobs.
+//! The cost of a job is the difference of two runs with different numbers of jobs.
 
 use std::process::{Command, Stdio};
 
@@ -10,16 +10,16 @@ use tokio_doca::soft::Soft;
 use super::rig::{Rig, bare, fill, on_task};
 use super::{cancel, counts, crowd, echo, event, graph, locked, raw, rdma, share, two};
 
-/// Bytes of the smallest job.
+/// The bytes of the smallest job.
 const SMALL: usize = 64;
-/// Jobs that fill a destination.
+/// The number of jobs that fill a destination.
 const FILLING: u64 = 64;
 
-/// The numbers of jobs whose difference is taken.
+/// The numbers of jobs of the two runs.
 const FEW: u64 = 64 * FILLING;
 const MANY: u64 = 6 * FEW;
 
-/// Does `jobs` of them.
+/// Runs a scenario with this number of jobs.
 pub(crate) fn run(scenario: &str, jobs: u64) {
     locked::callgrind_finds_this();
     match scenario {
@@ -84,7 +84,7 @@ fn busy_inline(jobs: u64, stats: bool) {
     assert_eq!(rig.device.jobs(), Some(jobs), "every job was the device's");
 }
 
-/// What callgrind says of a scenario with these options, on its standard error.
+/// Runs a scenario under callgrind with these options. Returns callgrind's standard error.
 pub(crate) fn callgrind(scenario: &str, jobs: u64, options: &[&str]) -> Result<String, String> {
     let output = Command::new("valgrind")
         .arg("--tool=callgrind")
@@ -101,13 +101,13 @@ pub(crate) fn callgrind(scenario: &str, jobs: u64, options: &[&str]) -> Result<S
     }
 }
 
-/// The difference that one job makes to what is counted.
+/// Returns the count per job: the difference of two runs, divided by that of their jobs.
 pub(crate) fn per_job(count: impl Fn(u64) -> Result<u64, String>) -> Result<f64, String> {
     let (few, many) = (count(FEW)?, count(MANY)?);
     Ok((many as f64 - few as f64) / (MANY - FEW) as f64)
 }
 
-/// User-space instructions per job, by callgrind; `Err` if it cannot be had here.
+/// Returns the user-space instructions per job, by callgrind; `Err` if they cannot be counted here.
 pub(crate) fn instructions(scenario: &str) -> Result<f64, String> {
     per_job(|jobs| {
         let text = callgrind(scenario, jobs, &["--callgrind-out-file=/dev/null"])?;
@@ -118,7 +118,8 @@ pub(crate) fn instructions(scenario: &str) -> Result<f64, String> {
     })
 }
 
-/// System calls per job, of a process and its children, by strace; `Err` if it cannot be had here.
+/// Returns the system calls per job of a process and its children, by strace; `Err` if they cannot
+/// be counted here.
 pub(crate) fn system_calls(scenario: &str, few: u64, many: u64) -> Result<f64, String> {
     let count = |jobs: u64| -> Result<f64, String> {
         let output = Command::new("strace")

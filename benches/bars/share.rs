@@ -1,4 +1,4 @@
-//! F1 to F4: memory of another process, which is this program once more: `bars peer LEN COUNT`.
+//! F1 to F4, S3: memory of another process, which runs this program too: `bars peer LEN COUNT`.
 #![expect(unsafe_code, reason = "the baselines copy by address, and map")]
 
 use std::ffi::c_void;
@@ -27,8 +27,8 @@ use super::report::Goal::{AtLeast, AtMost, Exactly};
 use super::report::Report;
 use super::rig::{Rig, on_task};
 
-/// Exports `count` Mmaps of `len` bytes each, says their blobs and where it has memory of its own,
-/// and answers each line with the number of its descriptors, until there are no more.
+/// Runs in the second process: exports `count` Mmaps of `len` bytes each, and reports their blobs
+/// and an address of private memory. Then answers each line with the number of its descriptors.
 pub(crate) fn peer(len: usize, count: usize) {
     let pf0 = Soft::builder().build().open("pf0").expect("a host");
     let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;
@@ -46,11 +46,11 @@ pub(crate) fn peer(len: usize, count: usize) {
     while hear().is_some() {
         say(&descriptors().to_string());
     }
-    // What the end of the exports takes would be a race with the end of the process.
+    // Leak these: dropping the exports would race with the end of the process.
     std::mem::forget(mmaps);
 }
 
-/// Descriptors of this process, but for the memfds.
+/// Returns the number of open descriptors of this process, without memfds.
 fn descriptors() -> usize {
     let open = std::fs::read_dir("/proc/self/fd").expect("proc");
     let is_memfd = |fd: &std::path::Path| {
@@ -60,7 +60,7 @@ fn descriptors() -> usize {
         .count()
 }
 
-/// The second process, and what it exports.
+/// The second process, and the blobs of its exports.
 struct Exporter {
     peer: Peer,
     private: usize,
@@ -110,7 +110,7 @@ fn filled(rig: &Rig) -> Buf {
     src
 }
 
-/// Nanoseconds per awaited copy, in a task.
+/// Awaits copies in a task. Returns the nanoseconds per copy.
 fn awaited(dma: &Dma, src: &Buf, dst: &RemoteBuf, copies: u64) -> f64 {
     let (dma, src, dst) = (dma.clone(), src.clone(), dst.clone());
     on_task(async move {
@@ -122,7 +122,7 @@ fn awaited(dma: &Dma, src: &Buf, dst: &RemoteBuf, copies: u64) -> f64 {
     })
 }
 
-/// A shared mapping of a memfd, populated.
+/// A shared mapping of a memfd, all pages present.
 pub(crate) struct Shared(NonNull<c_void>, usize);
 
 impl Shared {
@@ -142,7 +142,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: it was mapped, and nothing that could reach it is left.
+        // SAFETY: `map` made the mapping, and no reference to it is left.
         unsafe { munmap(self.0, self.1) }.expect("a mapping");
     }
 }
@@ -153,7 +153,7 @@ pub(crate) fn memfd(len: usize) -> std::os::fd::OwnedFd {
     file
 }
 
-/// Remote copies of `len` bytes against a bare memcpy into a shared mapping.
+/// Measures remote copies of `len` bytes against a bare memcpy into a shared mapping.
 fn against_memcpy(peer: &Exporter, len: usize, copies: u64) -> [Samples; 2] {
     let rig = dpu(len);
     let src = filled(&rig);
@@ -164,7 +164,7 @@ fn against_memcpy(peer: &Exporter, len: usize, copies: u64) -> [Samples; 2] {
     let mut bare = || {
         let start = Instant::now();
         for _ in 0..copies {
-            // SAFETY: so many bytes are at both addresses, and nobody else has them.
+            // SAFETY: `len` bytes are valid at both addresses, and nothing else accesses them.
             unsafe { std::ptr::copy_nonoverlapping(black_box(from), black_box(to), len) };
         }
         per_op(start, copies)
@@ -173,7 +173,7 @@ fn against_memcpy(peer: &Exporter, len: usize, copies: u64) -> [Samples; 2] {
     interleave(40, [&mut bare, &mut remote])
 }
 
-/// A remote copy against a bare memcpy, and against the kernel's way into another process.
+/// F1: a remote copy against a bare memcpy, and against `process_vm_writev`.
 pub(crate) fn f1(report: &mut Report) {
     let peer = Exporter::start(1 << 20, 1);
     let [bare, remote] = against_memcpy(&peer, 4096, 20_000);
@@ -207,7 +207,8 @@ pub(crate) fn f1(report: &mut Report) {
     report.line("F1.vm", kernel / remote, AtLeast(20.0), "x", &what);
 }
 
-/// Remote copies of `len` bytes against local ones, whose destination is emptied each time.
+/// Measures remote copies of `len` bytes against local copies, whose destination is emptied each
+/// time.
 fn against_local(peer: &Exporter, len: usize, copies: u64) -> [Samples; 2] {
     let rig = dpu(len);
     let (src, dst) = (filled(&rig), filled(&rig));
@@ -227,7 +228,7 @@ fn against_local(peer: &Exporter, len: usize, copies: u64) -> [Samples; 2] {
     interleave(40, [&mut local, &mut remote])
 }
 
-/// A copy to another process against one within this one.
+/// S3: a copy to another process against a copy within this process.
 pub(crate) fn s3(report: &mut Report) {
     let peer = Exporter::start(1 << 20, 1);
     for (name, len, copies) in [("S3.4k", 4096, 20_000), ("S3.1m", 1 << 20, 60)] {
@@ -239,7 +240,7 @@ pub(crate) fn s3(report: &mut Report) {
     }
 }
 
-/// Under strace: copies to another process, in busy mode.
+/// Copies to another process in busy-poll mode. Runs under strace.
 pub(crate) fn run(jobs: u64) {
     let peer = Exporter::start(1 << 16, 1);
     let rig = dpu(64);
@@ -257,11 +258,11 @@ pub(crate) fn run(jobs: u64) {
         copies(jobs).await;
         counts::mark();
     });
-    // Their end would be a race with the end of the process.
+    // Leak these: dropping them would race with the end of the other process.
     std::mem::forget((rig, src, remote));
 }
 
-/// Allocations and system calls of a remote copy.
+/// F2: the allocations and system calls of remote copies.
 pub(crate) fn f2(report: &mut Report) {
     let peer = Exporter::start(1 << 16, 1);
     let rig = dpu(4096);
@@ -271,7 +272,7 @@ pub(crate) fn f2(report: &mut Report) {
     let allocated = on_task(async move {
         let mut before = 0;
         for round in 0..2000 {
-            // The runtime's own list of those who spent their budget is made in the first half.
+            // The runtime allocates its list of tasks that spent their budget in the first half.
             if round == 1000 {
                 before = counting::here();
             }
@@ -290,7 +291,7 @@ pub(crate) fn f2(report: &mut Report) {
     }
 }
 
-/// An import of 1 GiB against mapping as much.
+/// F3: an import of 1 GiB against mapping 1 GiB.
 pub(crate) fn f3(report: &mut Report) {
     const LEN: usize = 1 << 30;
     let peer = Exporter::start(LEN, 1);
@@ -319,7 +320,7 @@ pub(crate) fn f3(report: &mut Report) {
     report.line("F3", (imported - 1.0) / bare, AtMost(2.0), "x", &what);
 }
 
-/// What a thousand more exports and imports take in descriptors.
+/// F4: the descriptors that a thousand more exports and imports take.
 pub(crate) fn f4(report: &mut Report) {
     let count = |exports: usize| {
         let mut peer = Exporter::start(4096, exports);

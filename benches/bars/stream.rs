@@ -27,20 +27,20 @@ use super::report::Report;
 use super::sys;
 
 const ROUNDS: usize = 5;
-/// Bytes of a write of the bulk transfer.
+/// The bytes of a write of the bulk transfer.
 const WRITE: usize = 64 << 10;
-/// Bytes of an echo.
+/// The bytes of an echo.
 const SMALL: usize = 64;
 
-/// The time that this process has had of all CPUs, in nanoseconds.
+/// Returns the CPU time of this process, in nanoseconds.
 fn cpu_time() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_SELF).expect("it is ours");
     let of = |time: TimeVal| time.tv_sec() as f64 * 1e9 + time.tv_usec() as f64 * 1e3;
     of(usage.user_time()) + of(usage.system_time())
 }
 
-/// Connects this number of streams, and has both sides use them, each in tasks of its own. Returns
-/// nanoseconds, and those of the CPUs.
+/// Connects this number of streams, and has each side use them in tasks of its own. Returns the
+/// nanoseconds and the CPU nanoseconds.
 fn run<S, C>(
     over: Over,
     connections: usize,
@@ -92,7 +92,7 @@ where
     })
 }
 
-/// The medians of the cases, which are measured in turn, for each of `count`.
+/// Measures the cases in turn, and returns the medians of each, divided by `count`.
 fn compare<const CASES: usize>(
     cases: [Over; CASES],
     count: usize,
@@ -109,7 +109,7 @@ fn compare<const CASES: usize>(
     samples.map(|of| of.map(|of| Samples::of(of).median()))
 }
 
-/// Sends bytes in writes of so many, and waits until the other side has read them all.
+/// Sends `bytes` in writes of `write` bytes, and waits until the other side has read them all.
 fn bulk(over: Over, write: usize, bytes: usize) -> [f64; 2] {
     let serve = move |mut pipe: Pipe| async move {
         let mut room = vec![0; WRITE];
@@ -119,7 +119,7 @@ fn bulk(over: Over, write: usize, bytes: usize) -> [f64; 2] {
         }
         pipe.write_u8(1).await.expect("a write");
         pipe.flush().await.expect("a write");
-        // Until the other side has gone.
+        // Wait until the other side has gone.
         _ = pipe.read(&mut room).await;
     };
     let call = move |mut pipe: Pipe| async move {
@@ -202,7 +202,7 @@ impl Drop for Load {
     }
 }
 
-/// Small writes one way, each of which is awaited.
+/// N6: small writes one way, each of which is awaited.
 pub(crate) fn n6(report: &mut Report) {
     const WRITES: usize = 1 << 19;
     let busy_cpus = sys::both_cpus().err().unwrap_or_default();
@@ -234,7 +234,7 @@ fn frames(pipe: Pipe) -> Frames {
     frames
 }
 
-/// Echoes of one connection: as many on their way as `deep`, written in batches.
+/// Measures echoes, with `deep` messages in flight per connection, written in batches.
 fn echo(over: Over, connections: usize, deep: usize, echoes: usize) -> [f64; 2] {
     let each = echoes / connections;
     let serve = |pipe: Pipe| async move {
@@ -245,7 +245,7 @@ fn echo(over: Over, connections: usize, deep: usize, echoes: usize) -> [f64; 2] 
                 frames.feed(frame.freeze()).await.expect("a write");
                 next = frames.next().now_or_never().flatten();
             }
-            // The other side ends without a word.
+            // The other side ends without a shutdown.
             if SinkExt::<Bytes>::flush(&mut frames).await.is_err() {
                 return;
             }
@@ -301,7 +301,7 @@ pub(crate) fn r9(report: &mut Report) {
         }
     }
     let device = Soft::builder().build().open("pf0").expect("a device");
-    // A side that polls would take a CPU from TCP: each round has streams of its own.
+    // A polling side would take a CPU from TCP: give each round streams of its own.
     let round = |baseline| {
         let what = (Kind::Stream, baseline);
         let turns = Turns::start(&device, Mode::BusyPoll, what, (SMALL, 1));
@@ -323,7 +323,7 @@ pub(crate) fn r9(report: &mut Report) {
     report.line("R9.busy", tcp / rdma, AtLeast(10.0), "x", &what);
 }
 
-/// Descriptors of this process, and the KiB that it has in memory.
+/// Returns the number of open descriptors of this process, and its resident memory in KiB.
 fn held() -> [f64; 2] {
     let descriptors = fs::read_dir("/proc/self/fd").expect("proc").count();
     let status = fs::read_to_string("/proc/self/status").expect("proc");
@@ -333,8 +333,8 @@ fn held() -> [f64; 2] {
     [descriptors as f64, resident.expect("a number")]
 }
 
-/// Makes connections, 64 at a time, uses each for one echo and closes it. Returns nanoseconds of
-/// each, and what is held beyond what was held after the first ones.
+/// Makes connections, 64 at a time, uses each for one echo and closes it. Returns the nanoseconds
+/// per connection, and the descriptors and KiB held beyond those after the first connections.
 fn connections(over: Over, count: usize) -> [f64; 3] {
     const AT_ONCE: usize = 64;
     let (meets, met) = mpsc::channel();
@@ -358,7 +358,7 @@ fn connections(over: Over, count: usize) -> [f64; 3] {
                     });
                 }
                 tasks.join_all().await;
-                // What it holds counts.
+                // Keep the listener until then: its resources count.
                 ended.await.expect("the other side ends");
             });
         });

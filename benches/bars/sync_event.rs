@@ -1,5 +1,5 @@
-//! S1, S2 and S4: sync events with another process, which is this program once more
-//! (`bars sync ROLE NUMBER`), and many waits.
+//! S1, S2 and S4: sync events with another process, which runs this program too (`bars sync ROLE
+//! NUMBER`), and many waits.
 
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -34,7 +34,7 @@ fn workq(mode: Mode) -> WorkQ {
         .expect("a WorkQ")
 }
 
-/// The host's side, of whatever flavour `begin` makes, and the process that has the other one.
+/// Makes the host's side of an event by `begin`, and starts the process that has the other side.
 fn with_peer<T>(role: &str, begin: impl FnOnce(&Soft) -> (T, Vec<u8>)) -> (T, Peer) {
     let (event, blob) = begin(&Soft::builder().build());
     let mut peer = start("sync", role, 0);
@@ -67,7 +67,7 @@ fn blocking(soft: &Soft) -> (BlockingSyncEvent, Vec<u8>) {
     (event, blob)
 }
 
-/// What a second process does: it answers each odd value with the next even one.
+/// Runs in the second process: answers each odd value with the next even value.
 pub(crate) fn peer(role: &str) {
     sys::pin(Some(1));
     let dpu = Soft::builder()
@@ -115,7 +115,8 @@ fn echo(imported: ImportedSyncEvent, mode: Mode) {
     }
 }
 
-/// Nanoseconds of a round trip in a busy WorkQ, and allocations of all of them.
+/// Measures round trips in a busy-poll WorkQ. Returns the nanoseconds per trip, and the allocations
+/// of all trips.
 fn busy_round_trips(event: &SyncEvent, trips: u64) -> (f64, u64) {
     event.workq().block_on(async {
         let mut at = event.get().await.expect("it is there");
@@ -128,10 +129,10 @@ fn busy_round_trips(event: &SyncEvent, trips: u64) -> (f64, u64) {
     })
 }
 
-/// Round trips between two processes that both spin.
+/// S1: round trips between two processes that both spin.
 pub(crate) fn s1(report: &mut Report) {
     const TRIPS: u64 = 2_000;
-    /// Short, and many: the least of them were disturbed by nobody.
+    /// Many short rounds, so that nothing disturbs the fastest one.
     const ROUNDS: usize = 100;
     let noise = noise();
     sys::pin(Some(0));
@@ -140,7 +141,7 @@ pub(crate) fn s1(report: &mut Report) {
     let mut bare = || bare_round_trips(TRIPS);
     let [busy, bare] = interleave(ROUNDS, [&mut busy, &mut bare]).map(|s| s.min());
     let (_, allocations) = busy_round_trips(&event, TRIPS);
-    // A process that spins in vain would take its CPU from the next.
+    // Stop this process, which would otherwise spin and take the CPU from the next process.
     drop(busy_peer);
     let (event, spinner) = with_peer("blocking", blocking);
     let mut spins = || {
@@ -170,7 +171,7 @@ pub(crate) fn s1(report: &mut Report) {
     report.line("S1.alloc", allocations as f64, Exactly(0.0), "", &what);
 }
 
-/// So long the side that spins leaves the other alone, so that it falls asleep.
+/// How long the spinning side waits before a trip, so that the other side falls asleep.
 const PAUSE: Duration = Duration::from_micros(60);
 
 fn pause() -> Instant {
@@ -181,7 +182,8 @@ fn pause() -> Instant {
     Instant::now()
 }
 
-/// One side spins, the other one sleeps in epoll: nanoseconds of a round trip.
+/// Measures a socket of which one side spins and the other side sleeps in epoll. Returns the
+/// nanoseconds of a round trip.
 fn socket_with_a_sleeper(trips: u64) -> f64 {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let pair = socketpair(AddressFamily::Unix, SockType::Stream, None, flags);
@@ -224,7 +226,7 @@ fn round_trips_with_a_sleeper(event: &BlockingSyncEvent, trips: u64) -> f64 {
     took.as_nanos() as f64 / trips as f64
 }
 
-/// The same, the other side asleep.
+/// S2: round trips with another process that sleeps.
 pub(crate) fn s2(report: &mut Report) {
     let noise = noise();
     sys::pin(Some(0));
@@ -242,7 +244,7 @@ pub(crate) fn s2(report: &mut Report) {
     report.line("S2", trips / socket, AtMost(1.10), "x", &what);
 }
 
-/// A future, and how often it was polled.
+/// A future that counts its polls.
 struct Counted<F>(Pin<Box<F>>, Arc<AtomicU64>);
 
 impl<F: Future> Future for Counted<F> {
@@ -254,8 +256,8 @@ impl<F: Future> Future for Counted<F> {
     }
 }
 
-/// Sets of one event that each wake a task, beside so many waits, of so many events: nanoseconds of
-/// one, and polls of the others.
+/// Sets an event again and again, and each set wakes a task, beside `waits` other waits on `events`
+/// events. Returns the nanoseconds per set, and the polls of the other waits.
 fn sets_beside(waits: usize, events: usize) -> (f64, u64) {
     const SETS: u64 = 5_000;
     on_task(async move {
@@ -299,7 +301,7 @@ fn sets_beside(waits: usize, events: usize) -> (f64, u64) {
     })
 }
 
-/// Ten thousand waits on one WorkQ of depth 64.
+/// S4: ten thousand waits on one WorkQ of depth 64.
 pub(crate) fn s4(report: &mut Report) {
     const WAITS: usize = 10_000;
     let mut alone = || sets_beside(0, 1).0;

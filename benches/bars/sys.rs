@@ -1,4 +1,4 @@
-//! What the baselines ask of the system.
+//! System calls for the bars and their baselines: CPU affinity, epoll and the load.
 
 use std::os::fd::AsFd;
 
@@ -6,7 +6,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::unistd::Pid;
 
-/// Where this thread, and those it starts from now on, may run. `None`: anywhere.
+/// Restricts this thread, and the threads that it starts from now on, to a CPU. `None`: any CPU.
 pub(crate) fn pin(cpu: Option<usize>) {
     let mut set = CpuSet::new();
     for at in 0..CpuSet::count() {
@@ -14,11 +14,11 @@ pub(crate) fn pin(cpu: Option<usize>) {
             let _ = set.set(at);
         }
     }
-    // A machine with one CPU has no other: what is measured then is reported as it is.
+    // A machine with one CPU has no other CPU: the figures are then reported as they are.
     let _ = sched_setaffinity(Pid::from_raw(0), &set);
 }
 
-/// One descriptor in an epoll, edge-triggered, as Tokio has it.
+/// An epoll instance with one descriptor, edge-triggered as in Tokio.
 pub(crate) struct Edge(Epoll);
 
 impl Edge {
@@ -37,14 +37,14 @@ impl Edge {
     }
 }
 
-/// The load of the last minute, and whether two CPUs were free for us.
+/// Returns an error, as a note for the report, if two CPUs were not free in the last minute.
 pub(crate) fn both_cpus() -> Result<(), String> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let load: f64 = std::fs::read_to_string("/proc/loadavg")
         .ok()
         .and_then(|text| text.split(' ').next()?.parse().ok())
         .unwrap_or(0.0);
-    // Our own threads of the bars before are in it.
+    // The load includes the threads of the bars before.
     if cpus < 2 || load > cpus as f64 + 0.5 {
         return Err(format!(" [needs both CPUs free: {cpus} CPUs, load {load}]"));
     }

@@ -1,7 +1,7 @@
 //! N7 and N10: connects and round trips between two processes, over streams, TCP and Unix sockets.
 //!
-//! A child process is the side that connects, and starts the other one. It is what is counted: what
-//! one connect costs is the difference of two runs with different numbers of them.
+//! A child process is the connecting side, and starts the other side. The cost of both is counted:
+//! that of one connect is the difference of two runs with different numbers of connects.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -16,11 +16,11 @@ use super::pipe::{Calling, EVENT, Listening, Over, Pipe, runtime};
 use super::report::{Goal::AtMost, Report};
 use super::{scenario, sys};
 
-/// Bytes of a round trip, and of what passes before a connection is closed.
+/// The bytes of a round trip, and those that pass before a connection is closed.
 const TRIP: usize = 64;
 const FIRST: usize = 5;
 
-/// Sends what comes back, until the end.
+/// Echoes what arrives until the other side ends, and ends too.
 async fn serve(mut pipe: Pipe) {
     let mut came = [0; TRIP];
     loop {
@@ -40,14 +40,14 @@ async fn trips<const LEN: usize>(pipe: &mut Pipe, count: usize) {
     }
 }
 
-/// Ends a stream, in order.
+/// Ends a stream in order, and waits for the end of the other side.
 async fn close(mut pipe: Pipe) {
     pipe.shutdown().await.expect("the end");
     assert_eq!(pipe.read(&mut [0]).await.expect("the end"), 0);
 }
 
-/// The process that `scenario` is: `two-connects-rdma`, `two-trips-unix-64`, and each with
-/// `-served` behind it.
+/// Runs the scenario in this process: `two-connects-rdma`, `two-trips-unix-64`, or the same with
+/// `-served` appended for the other side.
 pub(crate) fn run(scenario: &str, jobs: u64) {
     let mut words = scenario.split('-').skip(1);
     let what = words.next().expect("what");
@@ -85,7 +85,7 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
     runtime().block_on(async {
         let calling = Calling::new(over, connections, addr.trim());
         if what == "connects" {
-            // One stays open beside the others.
+            // One connection stays open beside the others.
             let beside = calling.connect().await;
             for _ in 0..jobs {
                 let mut pipe = calling.connect().await;
@@ -118,7 +118,7 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
     assert!(served.wait().expect("it ends").success());
 }
 
-/// Runs a scenario, and returns what it says and the CPU time of its processes in nanoseconds.
+/// Runs a scenario. Returns its output, and the CPU time of its processes in nanoseconds.
 fn measured(scenario: &str, jobs: u64) -> (String, f64) {
     let cpu = || {
         let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("they are ours");

@@ -1,5 +1,5 @@
-//! N5: messages of 64 bytes, one way, between two processes that poll, against UCX over shared
-//! memory (`ucx_perftest`, Debian's `ucx-utils`).
+//! N5: messages of 64 bytes, one way, between two polling processes, against UCX over shared memory
+//! (`ucx_perftest`, Debian's `ucx-utils`).
 
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -19,7 +19,8 @@ const SIZE: usize = 64;
 const MESSAGES: usize = 1_000_000;
 const PORT: &str = "13556";
 
-/// In the second process: takes messages, and says when it has so many.
+/// Runs in the second process: receives messages, and reports once it has received `messages` of
+/// them.
 pub(crate) fn peer(messages: usize) {
     sys::pin(Some(1));
     let Side { pool, rdmas, workq } = Side::open(Mode::BusyPoll, 1, SIZE);
@@ -29,7 +30,7 @@ pub(crate) fn peer(messages: usize) {
     rdma.connect(&blob).wait().expect("a connection");
     let mut stream = rdma.recv_stream(&pool, DEPTH);
     workq.block_on(async {
-        // The first posts the receives.
+        // The first poll posts the receives.
         let first = futures::poll!(stream.next());
         say("connected");
         let before = usize::from(first.is_ready());
@@ -40,7 +41,7 @@ pub(crate) fn peer(messages: usize) {
     say("taken");
 }
 
-/// Nanoseconds of a message.
+/// Returns the nanoseconds of a message of the crate.
 fn ours() -> f64 {
     let mut command = this_program();
     command.args(["take", "messages", &MESSAGES.to_string()]);
@@ -67,7 +68,7 @@ fn ours() -> f64 {
     took.as_nanos() as f64 / MESSAGES as f64
 }
 
-/// UCX's program on a CPU, for messages through shared memory.
+/// Returns the command of `ucx_perftest` on a CPU, for messages through shared memory.
 fn ucx(cpu: &str, args: &[&str]) -> Command {
     let mut command = Command::new("taskset");
     command
@@ -79,7 +80,7 @@ fn ucx(cpu: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Nanoseconds of a message in UCX.
+/// Returns the nanoseconds of a message of UCX.
 fn theirs() -> Result<f64, String> {
     struct Ended(Child);
     impl Drop for Ended {
@@ -103,7 +104,7 @@ fn theirs() -> Result<f64, String> {
         &messages,
         "-f",
     ];
-    // The server listens a moment after it was started.
+    // Retry: the server listens only a moment after its start.
     for _ in 0..50 {
         let output = ucx("0", &test).output().map_err(failed)?;
         let text = String::from_utf8_lossy(&output.stdout);

@@ -1,9 +1,10 @@
-//! V2, V7, V8, V11 and V12: writes and sends through the crate over the provider of adapters, and a
-//! loop in C's way, on the same functions.
+//! V2, V7, V8, V11 and V12: writes and sends through the crate over the `verbs` provider, against a
+//! loop as a C program would write it, on the same functions.
 //!
-//! These do next to nothing: `post_send` copies the bytes and puts a completion into a ring,
-//! `poll_cq` takes it. The remote memory is another process's, which is this program once more, so
-//! that no Lease of this process's own is taken for it; the bytes go to a place here.
+//! The functions do almost nothing: `post_send` copies the bytes and puts a completion into a ring,
+//! and `poll_cq` takes the completion. The remote memory is exported by another process, which runs
+//! this program too, so that this process takes no lease for it. The bytes go to a buffer of this
+//! process.
 #![expect(unsafe_code, reason = "it calls what C would call, and is called so")]
 
 use std::cell::UnsafeCell;
@@ -29,13 +30,13 @@ use super::report::Report;
 use super::{locked, scenario};
 
 const LEN: usize = 64;
-/// Of which the adapter here copies the first bytes alone.
+/// The bytes of a long write. The adapter here copies only the first [`LEN`] bytes.
 const LONG: usize = 64 << 10;
 const PLACES: usize = 256;
-/// Writes that are started together.
+/// The number of writes that are started together.
 const BATCH: u64 = 32;
 
-/// A completion queue; one thread posts and polls.
+/// A completion queue. One thread posts and polls.
 #[repr(C)]
 struct Cq {
     head: ibv_cq,
@@ -46,30 +47,33 @@ struct Ring {
     entries: [Wc; PLACES],
     taken: usize,
     put: usize,
-    /// Of a late adapter: how many entries the events have announced, and whether one is asked for.
+    /// For a late adapter: the number of entries that events have announced, and whether an event
+    /// is requested.
     announced: usize,
     is_armed: bool,
-    /// Where all writes go.
+    /// The destination of all writes.
     target: [u8; LEN],
 }
 
-/// Where the events of a late adapter come from, and its completion queue.
+/// A completion channel: the source of a late adapter's events, with the completion queue that
+/// signaled last.
 #[repr(C)]
 struct Channel {
     head: ibv_comp_channel,
     rung: UnsafeCell<*mut ibv_cq>,
 }
 
-/// The adapter completes a request once its event was read, as one that takes its time does.
+/// True for a late adapter: a completion becomes visible once its event was read, as on an adapter
+/// that takes its time.
 static IS_LATE: AtomicBool = AtomicBool::new(false);
 
 fn made<T>(object: T) -> *mut T {
-    // They live as long as the process.
+    // All objects live as long as the process.
     Box::leak(Box::new(object))
 }
 
 fn fill<T>(place: *mut T, value: T) -> c_int {
-    // SAFETY: the caller's place for an answer.
+    // SAFETY: `place` is the caller's memory for the answer.
     unsafe { place.write(value) };
     0
 }
@@ -89,14 +93,14 @@ extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
 extern "C" fn free_device_list(_: *mut *mut ibv_device) {}
 
 extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: a device of the list.
+    // SAFETY: `device` comes from `get_device_list`.
     unsafe { &raw const (*device).name }.cast()
 }
 
 extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let mut context = ibv_context {
         device,
-        // One that never rings.
+        // An eventfd that never signals.
         async_fd: eventfd(),
         ..ibv_context::default()
     };
@@ -113,7 +117,7 @@ extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
 }
 
 fn eventfd() -> c_int {
-    // SAFETY: no memory is passed.
+    // SAFETY: the call takes no pointers.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
 }
 
@@ -244,45 +248,46 @@ unsafe extern "C" fn get_cq_event(
     to: *mut *mut ibv_cq,
     context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: one of `create_comp_channel`.
+    // SAFETY: `channel` comes from `create_comp_channel`.
     let channel = unsafe { &*channel.cast::<Channel>() };
     let mut rings = 0_u64;
-    // SAFETY: eight bytes, as an eventfd has.
+    // SAFETY: an eventfd gives eight bytes, for which `rings` has the space.
     let read = unsafe { libc::read(channel.head.fd, (&raw mut rings).cast(), 8) };
     if read != 8 {
         return -1;
     }
-    // SAFETY: one thread posts, polls and reads events.
+    // SAFETY: only one thread posts, polls and reads events.
     let cq = unsafe { *channel.rung.get() };
     let ring = ring(cq);
     ring.announced = ring.put;
     fill(to, cq);
-    // SAFETY: it rang.
+    // SAFETY: `cq` is the completion queue that signaled, which lives as long as the process.
     fill(context, unsafe { (*cq).cq_context })
 }
 
-/// The ring of a completion queue, for one use at a time.
+/// Returns the ring of a completion queue. The caller must not hold two of these references at
+/// once.
 fn ring<'a>(cq: *mut ibv_cq) -> &'a mut Ring {
-    // SAFETY: one of `create_cq`, which lives as long as the process.
+    // SAFETY: `cq` comes from `create_cq`, and lives as long as the process.
     let cq = unsafe { &*cq.cast::<Cq>() };
-    // SAFETY: one thread posts and polls, and keeps no reference to it.
+    // SAFETY: only one thread posts and polls, and it keeps no reference to the ring.
     unsafe { &mut *cq.ring.get() }
 }
 
-/// Announces what was put, if an event is asked for.
+/// Signals the entries put since the last event, if an event is requested.
 fn announce(cq: *mut ibv_cq) {
     let ring = ring(cq);
     if !ring.is_armed || ring.announced == ring.put {
         return;
     }
     ring.is_armed = false;
-    // SAFETY: a completion queue of `create_cq`.
+    // SAFETY: `cq` comes from `create_cq`.
     let channel = unsafe { (*cq).channel };
-    // SAFETY: it has the channel that it was made with.
+    // SAFETY: `create_cq` stored a channel that comes from `create_comp_channel`.
     let channel = unsafe { &*channel.cast::<Channel>() };
-    // SAFETY: one thread posts, polls and reads events.
+    // SAFETY: only one thread posts, polls and reads events.
     unsafe { *channel.rung.get() = cq };
-    // SAFETY: eight bytes, as an eventfd takes.
+    // SAFETY: an eventfd takes eight bytes, and `ONE` has them.
     unsafe { libc::write(channel.head.fd, (&raw const ONE).cast(), 8) };
 }
 
@@ -295,7 +300,7 @@ unsafe extern "C" fn late_post_send(
 ) -> c_int {
     // SAFETY: as for `post_send`.
     let posted = unsafe { post_send(qp, wr, bad) };
-    // SAFETY: a queue pair of `create_qp`.
+    // SAFETY: `qp` comes from `create_qp`.
     announce(unsafe { (*qp).send_cq });
     posted
 }
@@ -316,13 +321,13 @@ unsafe extern "C" fn late_poll_cq(cq: *mut ibv_cq, max: c_int, to: *mut Wc) -> c
 extern "C" fn ack_cq_events(_: *mut ibv_cq, _: c_uint) {}
 
 extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: the caller's struct.
+    // SAFETY: `init` is the caller's struct.
     let init = unsafe { *init };
     made(ibv_qp {
         pd,
         send_cq: init.send_cq,
         recv_cq: init.recv_cq,
-        // No two are at the same place.
+        // The address of a leaked object makes the number unique.
         qp_num: made(0u64).addr() as u32 >> 3 & 0xff_ffff,
         ..ibv_qp::default()
     })
@@ -342,7 +347,8 @@ extern "C" fn get_async_event(_: *mut ibv_context, _: *mut ibv_async_event) -> c
 
 extern "C" fn ack_async_event(_: *mut ibv_async_event) {}
 
-/// One request, of which 64 bytes are copied, or a look of no bytes, which ends unheard.
+/// Posts requests, and copies 64 bytes of each. A request without pieces, which only checks the
+/// connection, gets no completion.
 unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -350,21 +356,21 @@ unsafe extern "C" fn post_send(
 ) -> c_int {
     let mut next = wr;
     loop {
-        // SAFETY: a request of the caller's.
+        // SAFETY: `next` is a request of the caller.
         let wr = unsafe { &*next };
         if wr.num_sge == 0 {
             return 0;
         }
-        // SAFETY: a queue pair of `create_qp`.
+        // SAFETY: `qp` comes from `create_qp`.
         let qp = unsafe { &*qp };
-        // SAFETY: its completion queue is one of `create_cq`.
+        // SAFETY: its completion queue comes from `create_cq`.
         let cq = unsafe { &*qp.send_cq.cast::<Cq>() };
-        // SAFETY: one thread posts and polls.
+        // SAFETY: only one thread posts and polls.
         let ring = unsafe { &mut *cq.ring.get() };
         // SAFETY: the request has one piece.
         let sge = unsafe { &*wr.sg_list };
         let from = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
-        // SAFETY: 64 bytes on both sides.
+        // SAFETY: the source and `target` have 64 bytes each.
         unsafe { ptr::copy_nonoverlapping(from, ring.target.as_mut_ptr(), LEN) };
         let entry = &mut ring.entries[ring.put % PLACES];
         (entry.wr_id, entry.qp_num, entry.status) = (wr.wr_id, qp.qp_num, 0);
@@ -385,14 +391,14 @@ extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, to: *mut Wc) -> c_int {
-    // SAFETY: a completion queue of `create_cq`.
+    // SAFETY: `cq` comes from `create_cq`.
     let cq = unsafe { &*cq.cast::<Cq>() };
-    // SAFETY: one thread posts and polls.
+    // SAFETY: only one thread posts and polls.
     let ring = unsafe { &mut *cq.ring.get() };
     let mut polled = 0;
     while polled < max && ring.taken < ring.put {
         let to = to.cast::<Wc>().wrapping_add(polled as usize);
-        // SAFETY: there is room for `max`.
+        // SAFETY: the caller's array has space for `max` entries.
         unsafe { to.write(ring.entries[ring.taken % PLACES]) };
         ring.taken += 1;
         polled += 1;
@@ -431,11 +437,11 @@ const TABLE: Table = Table {
     cm: || Err("none".to_owned()),
 };
 
-/// In C's way: a request is filled, posted, and its completion polled.
+/// Runs the loop of a C program: fills a request, posts it, and polls its completion.
 fn c_loop(jobs: u64) {
     let mut count = 0;
     let list = get_device_list(&mut count);
-    // SAFETY: it has one.
+    // SAFETY: the list has one device.
     let context = open_device(unsafe { *list });
     let pd = alloc_pd(context);
     let bytes = made([7u8; LEN]);
@@ -453,9 +459,9 @@ fn c_loop(jobs: u64) {
         ..ibv_qp_init_attr::default()
     };
     let qp = create_qp(pd, &mut init);
-    // SAFETY: of `open_device`.
+    // SAFETY: `context` comes from `open_device`.
     let ops = unsafe { (*context).ops };
-    // SAFETY: of `reg_mr`.
+    // SAFETY: `mr` comes from `reg_mr`.
     let lkey = unsafe { (*mr).lkey };
     let post_send = ops.post_send.expect("filled");
     let poll_cq = ops.poll_cq.expect("filled");
@@ -478,17 +484,17 @@ fn c_loop(jobs: u64) {
             rkey: 2,
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: one request, with one piece.
+        // SAFETY: `wr` is a single request with one piece.
         let posted = unsafe { black_box(post_send)(qp, &mut wr, &mut bad) };
         assert_eq!(posted, 0);
         let mut wc = Wc::default();
-        // SAFETY: room for one.
+        // SAFETY: `wc` has space for one entry.
         while unsafe { black_box(poll_cq)(cq, 1, (&raw mut wc).cast()) } == 0 {}
         assert!(wc.status == 0 && wc.wr_id == job);
     }
 }
 
-/// One side of a connection, and what it writes to.
+/// Two connected contexts of this process, and a source Buf to write from.
 struct Rig {
     device: Device,
     workq: WorkQ,
@@ -497,9 +503,9 @@ struct Rig {
 }
 
 impl Rig {
-    /// With a source of so many bytes.
+    /// Opens the adapter, with a source of `len` bytes.
     fn open(len: usize, mode: Mode) -> Rig {
-        // SAFETY: they do what this bar needs of them, on one thread.
+        // SAFETY: the functions do what this bar needs, and are called on one thread.
         let verbs = unsafe { Verbs::over(TABLE) };
         let infos = verbs.devices().expect("a list");
         let device = verbs.open(&infos[0]).expect("a device");
@@ -522,7 +528,7 @@ impl Rig {
         }
     }
 
-    /// Memory of another process.
+    /// Imports memory of another process.
     fn remote(&self) -> RemoteBuf {
         let this = std::env::current_exe().expect("a path");
         let output = Command::new(this)
@@ -551,7 +557,7 @@ impl Rig {
         });
     }
 
-    /// The same, in batches that are started together.
+    /// Writes in batches of [`BATCH`] writes that are started together.
     fn write_batches(&self, remote: &RemoteBuf, jobs: u64) {
         let rdma = &self.rdmas[0];
         self.workq.block_on(async {
@@ -576,7 +582,7 @@ impl Rig {
     }
 }
 
-/// The scenarios that run under callgrind, and the child that exports.
+/// Runs a scenario under callgrind, or the child process that exports memory.
 pub(crate) fn run(name: &str, jobs: u64) {
     match name {
         "verbs-c" => c_loop(jobs),
@@ -598,7 +604,7 @@ pub(crate) fn run(name: &str, jobs: u64) {
             );
             let remote = rig.remote();
             rig.write(&remote, jobs);
-            // Their end would be a race with the end of the process.
+            // Leak these: dropping them would race with the end of the process.
             std::mem::forget((rig, remote));
         }
         "verbs-asleep" => {
@@ -629,13 +635,14 @@ pub(crate) fn run(name: &str, jobs: u64) {
     }
 }
 
-/// Instructions of a request that C posts and polls, and of an awaited write of 64 bytes.
+/// Returns the instructions of a request that C posts and polls, and of an awaited write of 64
+/// bytes.
 pub(crate) fn instructions() -> Result<[f64; 2], String> {
     let c = scenario::instructions("verbs-c")?;
     Ok([c, scenario::instructions("verbs-write")?])
 }
 
-/// V11: what a write costs of a batch that is started together, and awaited.
+/// V11: the cost of a write in a batch of writes that are started together and awaited.
 pub(crate) fn v11(report: &mut Report) {
     let what = "instructions of a 64-byte write, busy-poll, of 32 that are started together";
     let each = scenario::instructions("verbs-batch").map(f64::round);
@@ -649,19 +656,20 @@ pub(crate) fn v8(report: &mut Report) {
     report.counted("V8", each, AtMost(9.0), what);
 }
 
-/// V12: an awaited write of 64 bytes by event, whose task sleeps until the event comes.
+/// V12: the cost of an awaited write of 64 bytes in event mode, whose task sleeps until the event
+/// comes.
 pub(crate) fn v12(report: &mut Report) {
     let what = "instructions of a 64-byte write by event, asleep at its completion";
     let each = scenario::instructions("verbs-asleep").map(f64::round);
     report.counted("V12", each, AtMost(2900.0), what);
-    // The adapter's own announcement is one.
+    // Subtract one call: the one by which the adapter here signals.
     let calls = scenario::system_calls("verbs-asleep", 1_000, 11_000).map(|calls| calls - 1.0);
     let what = "system calls of such a write";
     report.counted("V12.calls", calls, AtMost(2.0), what);
 }
 
-/// V7: what an awaited send of 64 bytes and a write of 64 KiB cost over a request that C posts and
-/// polls.
+/// V7: the cost of an awaited send of 64 bytes, and of a write of 64 KiB, beyond a request that C
+/// posts and polls.
 pub(crate) fn v7(report: &mut Report) {
     let each =
         |name| Ok::<_, String>(scenario::instructions(name)? - scenario::instructions("verbs-c")?);
@@ -674,7 +682,7 @@ pub(crate) fn v7(report: &mut Report) {
     }
 }
 
-/// What an awaited write of 64 bytes costs over a request that C posts and polls.
+/// V2: the cost of an awaited write of 64 bytes beyond a request that C posts and polls.
 pub(crate) fn v2(report: &mut Report) {
     let what =
         "instructions of a 64-byte write, busy-poll, over a loop in C's way on the same functions";
@@ -693,7 +701,7 @@ pub(crate) fn v2(report: &mut Report) {
         rig.write(&remote, jobs);
         counting::here() - before
     };
-    // `block_on` makes a waker of its own: one for the call, not for the job.
+    // `block_on` allocates a waker per call, which does not count.
     let (few, many) = (allocations(1), allocations(1001));
     let each = (many as f64 - few as f64) / 1000.0;
     report.line("V2.alloc", each, Exactly(0.0), "", "allocations of one");
