@@ -1,9 +1,8 @@
-//! What all targets share: where libFuzzer finds what to begin with.
+//! What all fuzz targets share: seed inputs, and a mutator that repairs inputs.
 
 use std::path::Path;
 
-/// Writes inputs to begin with into the directory that `FUZZ_SEEDS` names, before libFuzzer reads
-/// it.
+/// Writes seed inputs into the directory that `FUZZ_SEEDS` names, before libFuzzer reads it.
 pub fn seeds<T: AsRef<[u8]>>(seeds: &[T]) {
     let Some(directory) = std::env::var_os("FUZZ_SEEDS") else {
         return;
@@ -14,8 +13,8 @@ pub fn seeds<T: AsRef<[u8]>>(seeds: &[T]) {
     }
 }
 
-/// Mutates `data[..size]` as libFuzzer does, and makes right what no mutation hits: half of the
-/// time, or nobody would see what becomes of what is wrong.
+/// Mutates `data[..size]` as libFuzzer does, and calls `repair` half of the time. `repair` corrects
+/// what no mutation hits by chance, such as checksums; the other half tests malformed inputs.
 pub fn mutate(
     data: &mut [u8],
     size: usize,
@@ -24,7 +23,7 @@ pub fn mutate(
     repair: fn(&mut [u8], u32),
 ) -> usize {
     let size = libfuzzer_sys::fuzzer_mutate(data, size, max_size);
-    // The bits of the seed are not independent of what libFuzzer chose.
+    // Hash the seed, since libFuzzer's own choices depend on the bits of the seed.
     let choice = seed.wrapping_mul(0x9e37_79b1) >> 16;
     if choice & 1 != 0 {
         repair(&mut data[..size], choice >> 1);

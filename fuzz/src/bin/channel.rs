@@ -1,4 +1,4 @@
-//! What a peer may write into a channel, and when.
+//! Fuzzes what a peer may write into a channel, and when.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! What a peer of a Channel may send: frames in whatever pieces, and greetings.
+//! Fuzzes what a peer of a Channel may send: frames in pieces of any size, and greetings.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

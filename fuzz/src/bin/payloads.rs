@@ -1,4 +1,4 @@
-//! What endpoints and sync events may say as they connect.
+//! Fuzzes what endpoints and sync events may send as they connect.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

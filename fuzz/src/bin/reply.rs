@@ -1,4 +1,4 @@
-//! What a server may write: tickets and replies.
+//! Fuzzes what a server may write: tickets and replies.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! What a client may write: requests.
+//! Fuzzes what a client may write: requests.
 #![no_main]
 
 use std::sync::LazyLock;

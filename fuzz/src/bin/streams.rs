@@ -1,4 +1,5 @@
-//! What a peer of a stream may send: messages of the exchange, and frames.
+//! Fuzzes what a peer of a stream may send: messages of the exchange that sets a stream up, and
+//! frames.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What users write: scripts of faults, serial numbers, PCI addresses and names.
+//! Fuzzes texts of users: scripts of faults, serial numbers, PCI addresses and names.
 #![no_main]
 
 use std::fmt::{Debug, Display};
@@ -24,7 +24,7 @@ const SEEDS: [&str; 10] = [
 
 static SOFT: LazyLock<Soft> = LazyLock::new(|| Soft::builder().build());
 
-/// The error quotes the text on one line: what is not printable is escaped.
+/// Checks that the error quotes the text on one line, with unprintable characters escaped.
 fn refused(error: &Error, text: &str) {
     assert_eq!(error.kind(), ErrorKind::InvalidValue);
     let shown = error.to_string();
@@ -38,7 +38,7 @@ fn read<T: FromStr<Err = Error>>(text: &str) -> Option<T> {
     text.parse().inspect_err(|error| refused(error, text)).ok()
 }
 
-/// What was read is written so that it reads the same.
+/// Parses the text, and checks that the value's own text parses to an equal value.
 fn round<T: FromStr<Err = Error> + Display + Debug + PartialEq>(text: &str) -> Option<T> {
     let value = read::<T>(text)?;
     assert_eq!(read(&value.to_string()).as_ref(), Some(&value));

@@ -1,5 +1,4 @@
-//! Two connected contexts in one process, on a device of their own each or the same, and their
-//! memory.
+//! Two connected contexts in one process, on two devices or on the same one, with their memory.
 
 use tokio_doca::{
     Buf, BufPool, Device, Mmap, Mode, Rdma, WorkQ,
@@ -9,7 +8,7 @@ use tokio_doca::{
 
 pub const ELEMENT: usize = 256;
 
-/// One side: a context on a WorkQ of its own, and memory.
+/// One side of a connection: a context on a WorkQ of its own, and memory.
 pub struct Side {
     pub device: Device,
     pub workq: WorkQ,
@@ -17,7 +16,7 @@ pub struct Side {
     pub pool: BufPool,
 }
 
-/// What a peer may do, in all.
+/// Returns all accesses: local ones, and all that a peer can have.
 pub fn all_access() -> Access {
     Access::LOCAL_READ_WRITE | Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC
 }
@@ -53,14 +52,14 @@ impl Side {
         self.pool.try_alloc().unwrap()
     }
 
-    /// How many Bufs are at home.
+    /// Returns the number of free Bufs in the pool.
     pub fn free_bufs(&self) -> usize {
         let all: Vec<Buf> = std::iter::from_fn(|| self.pool.try_alloc().ok()).collect();
         all.len()
     }
 }
 
-/// Two sides that are connected to each other.
+/// Makes two sides on a device, connected to each other.
 pub fn pair(device: &Device, mode: Mode) -> (Side, Side) {
     let sides = (Side::new(device, mode), Side::new(device, mode));
     connect(&sides.0.rdma, &sides.1.rdma);
@@ -74,7 +73,7 @@ pub fn connect(one: &Rdma, other: &Rdma) {
     assert_eq!([one.state(), other.state()], [RdmaState::Connected; 2]);
 }
 
-/// Memory of `owner`'s, with this access, as `user` reaches it.
+/// Exports memory of `owner` with this access. Returns it with the range as `user` imports it.
 pub fn remote(owner: &Side, user: &Side, len: usize, access: Access) -> (Mmap, RemoteBuf) {
     let builder = Mmap::builder().device(&owner.device).access(access);
     let mmap = builder.alloc(len).unwrap();

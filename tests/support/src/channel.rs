@@ -1,4 +1,4 @@
-//! A service and its clients, in one process or two, and a peer that writes what it likes.
+//! A service and its clients, in one process or two, and a client that can write arbitrary bytes.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -12,36 +12,36 @@ use tokio_doca::{
     device::Representor,
 };
 
-/// A name that no other test of this machine has.
+/// Returns a name that no other test on this machine uses.
 pub fn unique(what: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("{what} {} {number}", std::process::id())
 }
 
-/// A function of the host.
+/// Opens a function of the host by its name.
 pub fn function(name: &str) -> Device {
     Soft::builder().build().open(name).unwrap()
 }
 
-/// A representor of the DPU, behind the port of its number.
+/// Opens a representor of the DPU by its name, at the port that belongs to it.
 pub fn representor(name: &str) -> Representor {
     let port = ["p0", "p1"][usize::from(name.contains("pf1"))];
     let dpu = Soft::builder().view(View::Dpu).build();
     Representor::open(&dpu.open(port).unwrap(), name).unwrap()
 }
 
-/// A service for pf0.
+/// Starts a service for clients of pf0.
 pub fn service(builder: ChannelBuilder, name: &str) -> Service {
     builder.listen(&representor("hpf0"), name).unwrap()
 }
 
-/// Both ends of a connection.
+/// Connects a client to a new service. Returns both ends.
 pub async fn pair() -> (Channel, Channel) {
     pair_of(Channel::builder(), Channel::builder()).await
 }
 
-/// The same with settings of the client's, and the service's.
+/// As [`pair`], with settings of the client and of the service.
 pub async fn pair_of(client: ChannelBuilder, server: ChannelBuilder) -> (Channel, Channel) {
     let name = unique("pair");
     let service = service(server, &name);
@@ -50,7 +50,7 @@ pub async fn pair_of(client: ChannelBuilder, server: ChannelBuilder) -> (Channel
     (client.unwrap(), server.unwrap())
 }
 
-/// A client that keeps to no protocol: a plain socket that blocks.
+/// A client that follows no protocol: a plain blocking socket.
 pub struct Raw(pub UnixStream);
 
 impl Raw {
@@ -67,17 +67,17 @@ impl Raw {
         Ok(Raw(stream))
     }
 
-    /// As the client of pf0.
+    /// Connects as the client of pf0 would.
     pub fn of_pf0(service: &str) -> Raw {
         Raw::connect(representor("hpf0").info().vuid(), service).unwrap()
     }
 
-    /// Greets properly, for messages of so many bytes.
+    /// Sends a valid greeting, for messages of at most `max_message` bytes.
     pub fn greet(&mut self, service: &str, max_message: u16) {
         self.0.write_all(&hello(service, max_message)).unwrap();
     }
 
-    /// What it is answered: the status.
+    /// Reads the answer to the greeting, and returns its status.
     pub fn answer(&mut self) -> u8 {
         let mut answer = [0; 12];
         self.0.read_exact(&mut answer).unwrap();
@@ -85,7 +85,7 @@ impl Raw {
         answer[9]
     }
 
-    /// Whether the other side has hung up, now or soon.
+    /// Waits, and returns true if the other side has hung up.
     pub fn is_over(&mut self) -> bool {
         match self.0.read(&mut [0; 64]) {
             Ok(read) => read == 0,

@@ -1,5 +1,5 @@
-//! Connections by rdma_cm between two sides of one adapter: stories for the fake adapters and for
-//! real ones.
+//! Tests of connections by rdma_cm between two sides of one adapter. They run on the fake adapters
+//! and on real ones.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::device::required_adapter;
 use crate::stream::crosses;
 use crate::{LIMIT, bytes, in_time};
 
-/// An adapter, and an address of it.
+/// An adapter, and an address at which it can be reached.
 pub struct Place {
     pub device: Device,
     pub ip: IpAddr,
 }
 
 impl Place {
-    /// The adapter under test, and the address of it that a connection takes.
+    /// Returns the adapter under test, with the address that connections use.
     pub fn of_adapter() -> Place {
         let device = required_adapter();
         if is_iwarp(&device) {
@@ -36,7 +36,8 @@ impl Place {
         Place { device, ip }
     }
 
-    /// The adapter under test, and an address of IPv6 that is not of one link alone, if it has one.
+    /// Returns the adapter under test with an IPv6 address that is not link-local; `None` if it has
+    /// none, or is an iWARP adapter.
     pub fn of_ipv6() -> Option<Place> {
         let device = required_adapter();
         let gids = format!(
@@ -53,7 +54,8 @@ impl Place {
         (!is_iwarp(&device)).then_some(Place { device, ip: ip? })
     }
 
-    /// Makes it another queue pair, where the kernel keeps that of an attempt that has failed.
+    /// Prepares a side for the next attempt after a failed one. On iWARP, resets the side, since
+    /// the kernel keeps the queue pair of the failed attempt.
     pub fn again(&self, side: &Side) {
         match is_iwarp(&self.device) {
             true => side.rdma.reset().unwrap(),
@@ -71,7 +73,7 @@ impl Place {
         listener
     }
 
-    /// Two sides that are connected: the one that dialled first.
+    /// Connects two sides. The one that dialed comes first.
     pub async fn connected(&self) -> [Side; 2] {
         let (listener, sides) = (self.listen(), [self.side(), self.side()]);
         let (dialled, accepted) = meet(&listener, &sides[0], &sides[1]).await;
@@ -80,7 +82,8 @@ impl Place {
         sides
     }
 
-    /// A request, and the one who asks.
+    /// Has `side` dial with `said` as private data. Returns the request that the listener gets, and
+    /// the task that dials.
     pub async fn asked(&self, said: &[u8], foreign: bool, side: &Side) -> (CmRequest, Dialled) {
         let listener = self.listen();
         let dial = side.rdma.connect_to(listener.local_addr());
@@ -96,7 +99,7 @@ pub fn is_iwarp(device: &Device) -> bool {
     caps.rdma.as_ref().is_some_and(|rdma| !rdma.acknowledged)
 }
 
-/// The address of the network interface that an iWARP adapter is: its GID begins with the
+/// Returns the address of the network interface of an iWARP adapter, whose GID begins with the
 /// interface's hardware address.
 fn ip_of_interface(device: &Device) -> IpAddr {
     let name = device.info().name();
@@ -113,7 +116,7 @@ fn ip_of_interface(device: &Device) -> IpAddr {
     IpAddr::V4(ip.expect("the interface has an address"))
 }
 
-/// One side dials, and the other one accepts: what each hears.
+/// Has `dials` connect to the listener and `accepts` accept. Returns the results of both.
 pub async fn meet(
     listener: &CmListener,
     dials: &Side,
@@ -134,7 +137,7 @@ pub async fn ended(dialled: Dialled) -> Result<Vec<u8>> {
     in_time("the one who asks", dialled).await.unwrap()
 }
 
-/// Waits until a side has failed, and says why.
+/// Waits until a side has failed, and returns the reason.
 pub async fn failed(side: &Side) -> Reason {
     let mut watch = side.rdma.watch();
     let failed = async {
@@ -148,9 +151,10 @@ pub async fn failed(side: &Side) -> Reason {
     in_time("it hears", failed).await
 }
 
-/// Both say something, know each other, and send messages and one-sided operations.
+/// Tests that both sides exchange private data, know each other's address, and do messages and
+/// one-sided operations.
 pub async fn two_sides_meet(place: &Place) {
-    // The MTU is the route's, on both sides.
+    // Both sides use the MTU of the route, not the one that they ask for.
     let build = |mtu| {
         Side::with(&place.device, Mode::EventDriven, |builder| {
             builder.permissions(all_access()).mtu(mtu)
@@ -184,13 +188,14 @@ pub async fn two_sides_meet(place: &Place) {
     let (to, sent) = (a.empty(), b.filled(b"and back"));
     let (received, sent) = in_time("back", join(a.rdma.recv(&to), b.rdma.send(sent))).await;
     assert_eq!((received.unwrap().len, sent), (8, Ok(8)));
-    // Without bytes.
+    // Operations without bytes work as well.
     let (received, sent) = in_time("back", join(a.rdma.recv(()), b.rdma.send(()))).await;
     assert_eq!((received.unwrap().len, sent), (0, Ok(0)));
     assert_eq!(in_time("the read", a.rdma.read((), ())).await, Ok(0));
 }
 
-/// Receives of a shared queue, on the side that dials and on the one that accepts. iWARP has none.
+/// Tests receives from a shared pool, on the side that dials and on the side that accepts. On
+/// iWARP, checks that such a pool is refused.
 pub async fn a_pool_receives_in_both_roles(place: &Place) {
     for pool_dials in [true, false] {
         let mmap = Mmap::builder().device(&place.device).alloc(1 << 14);
@@ -220,7 +225,7 @@ pub async fn a_pool_receives_in_both_roles(place: &Place) {
             assert_eq!(pooled.rdma.send(pooled.filled(b"pooled")).await, Ok(6));
             assert_eq!(receive.await.unwrap().len, 6);
         };
-        // More of them than it has credits.
+        // Send more messages than the pool has credits.
         let hear = async {
             let mut messages = pooled.rdma.messages();
             for number in 0..20 {
@@ -229,7 +234,7 @@ pub async fn a_pool_receives_in_both_roles(place: &Place) {
                 assert_eq!(bytes(&message.buf.unwrap()), [number; 9]);
             }
         };
-        // Over iWARP whoever dials sends first.
+        // Over iWARP the side that dials must send first.
         let each = async {
             match pool_dials {
                 true => {
@@ -248,16 +253,16 @@ pub async fn a_pool_receives_in_both_roles(place: &Place) {
     }
 }
 
-/// A connection on which nothing happens stays: the probes of both sides are answered.
+/// Tests that an idle connection stays open: both sides answer the probes.
 pub async fn an_idle_connection_stays(place: &Place) {
     let mut transport = Transport::default();
     transport.probe_interval = Some(Duration::from_millis(10));
     match is_iwarp(&place.device) {
-        // The limit of a probe: about half a second.
+        // On iWARP these settings limit a probe to about half a second.
         true => {
             (transport.ack_timeout, transport.retry_count) = (Some(Duration::from_millis(250)), 0)
         }
-        // That of the transport is not what this is about.
+        // Elsewhere, keep the limit of the transport itself out of the way.
         false => transport.ack_timeout = Some(Duration::from_secs(4)),
     }
     let side = || {
@@ -278,7 +283,7 @@ pub async fn an_idle_connection_stays(place: &Place) {
     }
 }
 
-/// Whoever goes is missed at once: a reset, a drop, and an orderly end.
+/// Tests that a side notices at once when its peer is reset, is dropped or closes.
 pub async fn an_end_is_heard(place: &Place) {
     for end in 0..3 {
         let [a, b] = place.connected().await;
@@ -294,7 +299,7 @@ pub async fn an_end_is_heard(place: &Place) {
             }
         }
         assert_eq!(failed(&b).await, Reason::PeerClosed, "{end}");
-        // It can be connected anew.
+        // The side can be connected again.
         b.rdma.reset().unwrap();
         let c = place.side();
         let (request, dialled) = place.asked(b"", false, &c).await;
@@ -305,7 +310,8 @@ pub async fn an_end_is_heard(place: &Place) {
     }
 }
 
-/// What the other application says, or that nobody is there.
+/// Tests that a refused side gets the reason that the other application gives, or learns that
+/// nothing listens.
 pub async fn a_refusal_says_why(place: &Place) {
     let a = place.side();
     let (request, dialled) = place.asked(b"", false, &a).await;
@@ -328,12 +334,12 @@ pub async fn a_refusal_says_why(place: &Place) {
     let error = ended(dialled).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
     place.again(&a);
-    // Nobody listens there any more.
+    // The listener is dropped before the side dials.
     let addr = place.listen().local_addr();
     let refused = a.rdma.connect_to(addr).timeout(LIMIT);
     let error = in_time("nobody", refused).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
-    // All this left it as it was.
+    // The refusals left the side unconnected and usable.
     assert_eq!(a.rdma.state(), RdmaState::Init);
     let b = place.side();
     let (request, dialled) = place.asked(b"", false, &a).await;
@@ -343,7 +349,7 @@ pub async fn a_refusal_says_why(place: &Place) {
     ended(dialled).await.unwrap();
 }
 
-/// As much as the transport carries, and no more.
+/// Tests that private data can be as long as the transport carries, and no longer.
 pub async fn private_data_have_limits(place: &Place) {
     for (foreign, most) in [(false, [30, 170]), (true, [56, 196])] {
         let (a, b) = (place.side(), place.side());
@@ -376,7 +382,8 @@ pub async fn private_data_have_limits(place: &Place) {
     }
 }
 
-/// A peer is what it was said to be, or is refused.
+/// Tests that a peer is refused if the two sides disagree on whether it is foreign (not of this
+/// library).
 pub async fn a_foreign_peer_is_said_to_be_one(place: &Place) {
     for dials in [false, true] {
         let (a, b) = (place.side(), place.side());
@@ -391,36 +398,36 @@ pub async fn a_foreign_peer_is_said_to_be_one(place: &Place) {
     }
 }
 
-/// A side that stops in the middle tells the other one, and can begin again.
+/// Tests that a side which gives an attempt up notifies the other side, and can connect again.
 pub async fn an_attempt_can_be_given_up(place: &Place) {
     let (a, b) = (place.side(), place.side());
-    // Nobody answers it.
+    // A reset ends an attempt that was not answered.
     let (request, dialled) = place.asked(b"", false, &a).await;
     let second = a.rdma.connect_to(place.listen().local_addr());
     assert_eq!(second.await.unwrap_err().kind(), ErrorKind::BadState);
     a.rdma.reset().unwrap();
     let error = ended(dialled).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
-    // A server's loop goes on: nobody is left to be refused.
+    // Rejecting the stale request succeeds, so that a server's loop can continue.
     request.reject(b"too late").unwrap();
-    // Its time limit ends.
+    // A time limit ends an attempt.
     let listener = place.listen();
     let dial = a.rdma.connect_to(listener.local_addr());
     let error = dial.timeout(Duration::from_millis(50)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     place.again(&a);
-    // It may end as early as it begins.
+    // An attempt may time out as soon as it begins.
     for _ in 0..20 {
         let dial = a.rdma.connect_to(listener.local_addr());
         let error = in_time("it ends", dial.timeout(Duration::ZERO)).await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::TimedOut);
         place.again(&a);
     }
-    // The request of one who has given up: the accept ends, and says so.
+    // Accepting a request whose sender has given up fails.
     let late = in_time("a request", listener.accept()).await.unwrap();
     let accept = late.accept(&b.rdma).timeout(Duration::from_millis(200));
     accepted_in_vain(place, in_time("the accept", accept).await, &b).await;
-    // Dropped while it is asked for: the future has a handle too.
+    // The context and its dialing future, which has a handle too, are dropped during the attempt.
     let (request, dialled) = place.asked(b"", false, &a).await;
     dialled.abort();
     drop((dialled.await, a));
@@ -434,8 +441,8 @@ pub async fn an_attempt_can_be_given_up(place: &Place) {
     ended(dialled).await.unwrap();
 }
 
-/// Whoever had asked has given up. Over iWARP an accept waits for nothing of the peer's, whose end
-/// is heard then.
+/// Checks an accept whose peer has given up. Over iWARP an accept does not wait for the peer, so
+/// that it succeeds and the end of the peer is noticed afterwards.
 async fn accepted_in_vain(place: &Place, accepted: Result<()>, by: &Side) {
     match accepted {
         Ok(()) if is_iwarp(&place.device) => assert_eq!(failed(by).await, Reason::PeerClosed),
@@ -474,8 +481,8 @@ fn addr_of(listener: &RdmaListener) -> SocketAddr {
     }
 }
 
-/// Both sides of a stream are told what the other one says, bytes cross both ways, and an end is
-/// heard.
+/// Tests that both sides of a stream get each other's private data, that bytes cross both ways, and
+/// that an end is noticed.
 pub async fn streams_meet(place: &Place) {
     let (listener, connector) = place.streams(Place::options()).await;
     let at = addr_of(&listener);
@@ -504,13 +511,13 @@ pub async fn streams_meet(place: &Place) {
     let mut rest = Vec::new();
     in_time("the end", b.read_to_end(&mut rest)).await.unwrap();
     assert!(rest.is_empty());
-    // The drop says the other end.
+    // The drop ends the stream for the other side.
     drop(b);
     in_time("the end", a.read_to_end(&mut rest)).await.unwrap();
     assert!(rest.is_empty());
 }
 
-/// What a listener of streams says no to, and its reasons.
+/// Tests which connections a listener of streams refuses, and the reasons that it gives.
 pub async fn streams_are_refused(place: &Place) {
     let (listener, connector) = place.streams(Place::options().connections(1)).await;
     let at = addr_of(&listener);
@@ -536,7 +543,7 @@ pub async fn streams_are_refused(place: &Place) {
     let error = in_time("why", connecting).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
 
-    // Another program of this library, which says no hello of a stream, and a foreign one.
+    // Two strangers: a program of this library that sends no stream hello, and a foreign program.
     let strangers = [false, true].map(|foreign| {
         let side = place.side();
         let dial = side.rdma.connect_to(at).foreign(foreign).timeout(LIMIT);
@@ -546,7 +553,7 @@ pub async fn streams_are_refused(place: &Place) {
     let incoming = in_time("a peer", listener.accept()).await.unwrap();
     let accepted = in_time("a stream", incoming.accept(b"")).await.unwrap();
     let connected = in_time("a stream", connecting).await.unwrap().unwrap();
-    // They may have come after the stream.
+    // The strangers' requests may come only after the stream.
     let accept = tokio::spawn(async move {
         let incoming = listener.accept().await.unwrap();
         let error = incoming.accept(b"").await.unwrap_err();
@@ -557,7 +564,7 @@ pub async fn streams_are_refused(place: &Place) {
         let (error, _side) = in_time("a refusal", stranger).await.unwrap();
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
     }
-    // All streams of the listener are in use, and it says so.
+    // All streams of the listener are in use: it refuses another one with that reason.
     let other = Place::options()
         .connector(&place.device, &Place::workq())
         .unwrap();
@@ -577,9 +584,10 @@ pub async fn streams_are_refused(place: &Place) {
     assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
 }
 
-/// Who may do without rdma_cm listens by TCP at the same number, and dials it there.
+/// Tests that with `or_tcp` a listener also listens by TCP at the same port number, and a connector
+/// falls back to TCP there.
 pub async fn streams_go_on_by_tcp(place: &Place) {
-    // The memory of an attempt that has failed comes back when its queue pair is gone.
+    // Allow 8 connections: the memory of a failed attempt is freed only with its queue pair.
     let options = Place::options().connections(8).or_tcp(true);
     let (listener, connector) = place.streams(options).await;
     let at = addr_of(&listener);
@@ -587,7 +595,7 @@ pub async fn streams_go_on_by_tcp(place: &Place) {
     let workq = Place::workq();
     let plain = options.bind(&place.device, &workq, StreamAddr::Tcp(at));
     assert_eq!(plain.await.unwrap_err().kind(), ErrorKind::AlreadyExist);
-    // Both kinds of address at once.
+    // Connect to both kinds of address at once.
     let connect = async {
         let by_cm = connector.connect(StreamAddr::Cm(at)).await.unwrap();
         (by_cm, connector.connect(at).await.unwrap())
@@ -603,7 +611,7 @@ pub async fn streams_go_on_by_tcp(place: &Place) {
     in_time("bytes", crosses(&mut dialled.0, &mut accepted[0])).await;
     in_time("bytes", crosses(&mut dialled.1, &mut accepted[1])).await;
     drop((dialled, accepted));
-    // What the listener decides is not asked again by TCP.
+    // After a refusal by the listener, the connector does not try TCP.
     let refuse = async {
         listener.accept().await.unwrap().refuse("no").await.unwrap();
         drop(listener.accept().await.unwrap());
@@ -629,7 +637,7 @@ pub async fn streams_go_on_by_tcp(place: &Place) {
     assert_eq!(kinds, [ErrorKind::NotPermitted, without, without, without]);
     assert_eq!(listener.stats().refused, 4);
     drop(listener);
-    // Nobody listens by rdma_cm, and somebody by TCP.
+    // The listener listens by TCP only.
     let addr = SocketAddr::new(place.ip, 0);
     let listener = options
         .bind(&place.device, &Place::workq(), addr)

@@ -1,5 +1,5 @@
-//! An allocator that counts what each thread asks for. A program that counts has it as its global
-//! allocator.
+//! An allocator that counts the allocations of each thread. A program that counts sets [`Counting`]
+//! as its global allocator.
 #![expect(unsafe_code, reason = "a global allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,7 +14,7 @@ static TIDS: [AtomicI32; THREADS] = [const { AtomicI32::new(0) }; THREADS];
 static COUNTS: [AtomicU64; THREADS] = [const { AtomicU64::new(0) }; THREADS];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-// Const and without a destructor: the allocator itself may use it.
+// The value is const and has no destructor, so that the allocator itself may use it.
 thread_local!(static PLACE: Cell<usize> = const { Cell::new(usize::MAX) });
 
 /// The index of this thread's count.
@@ -33,7 +33,7 @@ fn count() {
     COUNTS[place()].fetch_add(1, Relaxed);
 }
 
-// SAFETY: it is the system's allocator; counting allocates nothing.
+// SAFETY: every call goes to the system's allocator. Counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();

@@ -1,6 +1,7 @@
-//! What a CRC must be.
+//! A reference implementation of CRC-32C.
 
-/// The CRC-32C bit by bit, as the polynomial says it, of bytes behind others whose CRC is `seed`.
+/// Computes the CRC-32C bit by bit from the polynomial, of bytes that follow other bytes whose CRC
+/// is `seed`.
 pub fn bitwise(seed: u32, bytes: &[u8]) -> u32 {
     let mut crc = !seed;
     for byte in bytes {

@@ -1,9 +1,9 @@
 //! The device that tests run on: the adapter that `DOCA_VERBS_DEVICE` names, or else the software
 //! device.
 //!
-//! A test of what holds on any device takes its device from here. One that is about the software
-//! device itself says why it is left out on an adapter, and where a reliable connection between two
-//! adapters does something else than shared memory, it is said here what.
+//! A test that must pass on any device takes its device from here. A test of the software device
+//! itself says why it is skipped on an adapter. Where a connection between adapters behaves
+//! differently from shared memory, this module says how.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use super::programs::slowdown;
 
 const VARIABLE: &str = "DOCA_VERBS_DEVICE";
 
-/// The name of the adapter, if there is one.
+/// Returns the name of the adapter under test, if there is one.
 pub fn adapter() -> Option<String> {
     std::env::var(VARIABLE).ok().filter(|name| !name.is_empty())
 }
 
-/// The adapter, or a new software device.
+/// Opens the adapter under test, or else a new software device.
 pub fn under_test(defer: bool) -> Device {
     match adapter() {
         Some(name) => {
@@ -33,7 +33,8 @@ pub fn under_test(defer: bool) -> Device {
     }
 }
 
-/// Both modes of the software device; an adapter has one, in which nothing is done inline.
+/// Returns the values of `defer` to test: both for the software device, and only `true` for an
+/// adapter, which does nothing inline.
 pub fn defers() -> &'static [bool] {
     match adapter() {
         Some(_) => &[true],
@@ -41,7 +42,8 @@ pub fn defers() -> &'static [bool] {
     }
 }
 
-/// Whether the test is left out, since it needs the software device for this reason. It says so.
+/// Returns true if an adapter is under test, and prints that the test is skipped for the reason
+/// `why`.
 pub fn needs_soft(why: &str) -> bool {
     let adapter = adapter();
     if let Some(name) = &adapter {
@@ -50,18 +52,20 @@ pub fn needs_soft(why: &str) -> bool {
     adapter.is_some()
 }
 
-/// The adapter, for tests that are ignored without one.
+/// Opens the adapter under test, and panics if there is none. For tests that are ignored without an
+/// adapter.
 pub fn required_adapter() -> Device {
     assert!(adapter().is_some(), "{VARIABLE} names no adapter");
     under_test(true)
 }
 
-/// What the software device has this reason for, and what an adapter may have instead: it is not
-/// told why its peer does not answer any more, nor by how much a message was too long.
+/// Returns the reasons that are acceptable where the software device gives `soft`. An adapter may
+/// give the second one: it does not learn why its peer stopped answering, nor by how much a message
+/// was too long.
 pub fn told_of(soft: Reason) -> [Reason; 2] {
     let adapters = match soft {
         Reason::PeerFailed | Reason::PeerClosed | Reason::PeerGone => Reason::PeerSilent,
-        // The memory of a process that ends may go before its queue pairs do.
+        // When a process ends, its memory may be freed before its queue pairs.
         Reason::ExporterGone => Reason::RemoteAccess,
         Reason::MessageTooLong => Reason::PeerReceiveExceeded,
         Reason::ReceiveTooSmall => Reason::ReceiveExceeded,
@@ -70,20 +74,21 @@ pub fn told_of(soft: Reason) -> [Reason; 2] {
     [soft, if adapter().is_some() { adapters } else { soft }]
 }
 
-/// It is one of the two.
+/// Checks that the reason of `error` is one of [`told_of`].
 #[track_caller]
 pub fn assert_told(error: JobError, soft: Reason) {
     let told = told_of(soft);
     assert!(told.contains(&error.reason()), "{error}, and not {told:?}");
 }
 
-/// Whether `connect` does not ask the peer: an adapter begins to talk with the first job.
+/// Returns true if `connect` does not contact the peer: an adapter first talks to it with the first
+/// job.
 pub fn connects_unasked() -> bool {
     adapter().is_some()
 }
 
-/// Within that time a side is told of a peer that was killed: half of the times, and at most. An
-/// adapter sends again, and again, before it gives up.
+/// Returns within what time a side notices that its peer was killed: in half of the cases, and at
+/// most. An adapter retransmits several times before it gives up.
 pub fn told_within() -> [Duration; 2] {
     match adapter() {
         Some(_) => [5, 15].map(|seconds| Duration::from_secs(seconds) * slowdown()),

@@ -1,5 +1,5 @@
-//! What the tests of sync events share: the host's side, the DPU's side, and how the one comes to
-//! the other.
+//! What the tests of sync events share: the host's side, the DPU's side, and how the DPU gets the
+//! host's event.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl Setup {
         }
     }
 
-    /// Both soft modes, event-driven, busy and hybrid.
+    /// Returns all six setups: inline and deferred, each event-driven, busy-poll and hybrid.
     pub fn all() -> [Setup; 6] {
         let spin = Duration::from_micros(50);
         let modes = [Mode::EventDriven, Mode::BusyPoll, Mode::Hybrid { spin }];
@@ -66,7 +66,7 @@ impl Setup {
         builder.build().unwrap()
     }
 
-    /// The host's side, on a WorkQ of its own.
+    /// Makes the host's side of an event, on a WorkQ of its own.
     pub fn owner(&self) -> SyncEvent {
         let host = self.host();
         between(&host)
@@ -75,7 +75,7 @@ impl Setup {
             .unwrap()
     }
 
-    /// One that nobody else can have.
+    /// Makes an event of the host alone: the CPU is its publisher and its subscriber.
     pub fn private(&self) -> SyncEvent {
         let host = self.host();
         let cpu = Location::Cpu(&host);
@@ -83,13 +83,13 @@ impl Setup {
         builder.waits(self.waits).attach(&self.workq()).unwrap()
     }
 
-    /// The DPU's side of it, on a WorkQ of its own.
+    /// Imports the DPU's side of an event, on a WorkQ of its own.
     pub fn importer(&self, blob: &[u8]) -> SyncEvent {
         let imported = import(&self.dpu(), blob);
         imported.waits(self.waits).attach(&self.workq()).unwrap()
     }
 
-    /// Both, in this process.
+    /// Makes both sides of an event in this process.
     pub fn pair(&self) -> (SyncEvent, SyncEvent) {
         let owner = self.owner();
         let blob = owner.export_dpu(owner.device()).unwrap();
@@ -98,7 +98,7 @@ impl Setup {
     }
 }
 
-/// An event of the host's with the DPU.
+/// Builds an event that the DPU sets and the host awaits.
 pub fn between(host: &Device) -> SyncEventBuilder<'_> {
     let builder = SyncEvent::builder().publisher(Location::Dpu);
     builder.subscriber(Location::Cpu(host))
@@ -111,18 +111,18 @@ pub fn import(dpu: &Device, blob: &[u8]) -> ImportedSyncEvent {
         .unwrap()
 }
 
-/// In the child: what the parent exported, imported.
+/// Runs in the child: imports the event that the parent exported.
 pub fn imported(dpu: &Device) -> ImportedSyncEvent {
     import(dpu, &blob())
 }
 
-/// In the child: the blob that the parent gave.
+/// Runs in the child: returns the blob that the parent gives.
 pub fn blob() -> Vec<u8> {
     say("blob");
     unhex(&hear().unwrap())
 }
 
-/// In the parent: gives the child its blob.
+/// Runs in the parent: gives the child the blob of `event`.
 pub fn give(peer: &mut super::peer::Peer, event: &SyncEvent) {
     assert_eq!(peer.hear(), "blob");
     peer.say(&hex(&event.export_dpu(event.device()).unwrap()));

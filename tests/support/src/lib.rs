@@ -1,5 +1,5 @@
-//! What the behaviour tests share: a bench in every configuration, waiting with a deadline, polling
-//! by hand.
+//! What the behaviour tests share: a bench (device, memory, WorkQ and context) in every
+//! configuration, waiting with a deadline, and polling by hand.
 
 pub mod both_sides;
 pub mod channel;
@@ -33,20 +33,20 @@ use tokio_doca::{
     Buf, BufPool, Device, Dma, ErrorKind, Mmap, Mode, WorkQ, error::JobError, mem::Access,
 };
 
-/// A single step that takes longer than this hangs. The limit only guards against hanging: the
-/// machine may be busy with other things, and no test may depend on its speed.
+/// The limit of a single step, after which the step counts as hanging. It only guards against
+/// hanging: the machine may be busy, and no test may depend on its speed.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
-/// The same for a whole test of many steps.
+/// The limit of a whole test of many steps.
 const STORY: Duration = LIMIT.saturating_mul(4);
 
-/// Bytes of each element of a bench's pool.
+/// The bytes of an element of a bench's pool.
 pub const ELEMENT: usize = 4096;
 
 /// How a bench is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Nothing completes inside the submission.
+    /// If true, the software device completes no job inside the submission.
     pub defer: bool,
     pub mode: Mode,
     pub depth: u32,
@@ -66,7 +66,8 @@ impl Config {
     }
 }
 
-/// Soft inline and soft defer, both modes.
+/// Returns the configurations of the software device: inline and deferred, each event-driven and
+/// busy-poll.
 pub fn configs() -> [Config; 4] {
     [
         Config::new(false, Mode::EventDriven),
@@ -76,7 +77,7 @@ pub fn configs() -> [Config; 4] {
     ]
 }
 
-/// Both modes.
+/// Returns the modes event-driven and busy-poll.
 pub fn modes() -> [Mode; 2] {
     [Mode::EventDriven, Mode::BusyPoll]
 }
@@ -86,7 +87,7 @@ pub struct Bench {
     pub config: Config,
     pub soft: Soft,
     pub device: Device,
-    /// Wholly claimed by `pool`.
+    /// The memory of `pool`, which claims all of it.
     pub mmap: Mmap,
     pub pool: BufPool,
     pub workq: WorkQ,
@@ -102,7 +103,7 @@ impl Bench {
         Bench::on(config, soft, "pf0")
     }
 
-    /// On another device than the first.
+    /// Makes a bench on a named device of `soft`.
     pub fn on(config: Config, soft: Soft, device: &str) -> Bench {
         let device = soft.open(device).unwrap();
         Bench::of(config, soft, device)
@@ -131,53 +132,55 @@ impl Bench {
         }
     }
 
-    /// From now on all jobs are in flight and nothing moves.
+    /// Keeps all jobs in flight until the returned [`Hold`] is dropped.
     pub fn hold(&self) -> Hold {
         self.soft.faults().hold()
     }
 
-    /// Memory that nobody claimed.
+    /// Allocates memory that no pool claims.
     pub fn mmap(&self, len: usize) -> Mmap {
         Mmap::builder().device(&self.device).alloc(len).unwrap()
     }
 
-    /// The same with these flags.
+    /// Allocates memory that no pool claims, with these access flags.
     pub fn mmap_with(&self, len: usize, access: Access) -> Mmap {
         let builder = Mmap::builder().device(&self.device).access(access);
         builder.alloc(len).unwrap()
     }
 
-    /// A Buf of the pool that holds `bytes`.
+    /// Allocates a Buf of the pool that holds `bytes`.
     pub fn filled(&self, bytes: &[u8]) -> Buf {
         let buf = self.pool.try_alloc().unwrap();
         buf.extend_from_slice(bytes).unwrap();
         buf
     }
 
-    /// An empty Buf of the pool.
+    /// Allocates an empty Buf of the pool.
     pub fn empty(&self) -> Buf {
         self.pool.try_alloc().unwrap()
     }
 
-    /// How many Bufs the pool has to give.
+    /// Returns the number of free Bufs in the pool.
     pub fn free_bufs(&self) -> usize {
         free_bufs(&self.pool)
     }
 
-    /// Nothing in flight, every Buf home: to be asked when the test has dropped its own.
+    /// Waits until nothing is in flight and the pool has all its Bufs back. The test must have
+    /// dropped its own Bufs.
     pub async fn all_back(&self) {
         until("nothing is in flight", || self.workq.in_flight() == 0).await;
         let all = self.pool.elements();
         until("the pool is full again", || self.free_bufs() == all).await;
     }
 
-    /// A copy through the engine works. In busy mode its polls look for all other jobs, too.
+    /// Checks that a copy through the engine works. In busy-poll mode, its polls also collect all
+    /// other jobs.
     pub async fn engine_works(&self) {
         self.soft.faults().push(tokio_doca::soft::Fault::Pass);
         self.works().await;
     }
 
-    /// A copy works.
+    /// Checks that a copy works.
     pub async fn works(&self) {
         let (src, dst) = (self.filled(b"still works"), self.empty());
         let copied = self.dma.copy(&src, &dst).await;
@@ -186,8 +189,9 @@ impl Bench {
     }
 }
 
-/// Runs a test in a process of its own, where it can count threads and descriptors. True in that
-/// process; in the other one it was run, and passed.
+/// Runs a test in a process of its own, where it can count threads and descriptors. Returns true in
+/// that process. In the first process, runs the second one, checks that the test passed, and
+/// returns false.
 pub fn alone(test: &str) -> bool {
     const ALONE: &str = "TOKIO_DOCA_TEST_ALONE";
     if std::env::var_os(ALONE).is_some_and(|name| name == test) {
@@ -203,9 +207,9 @@ pub fn alone(test: &str) -> bool {
     false
 }
 
-/// Asserts that something took no longer than `limit`, if the environment says that nothing else
-/// runs on this machine: `TOKIO_DOCA_TEST_QUIET`, which `.ci/soak` sets. Elsewhere a test's result
-/// must not depend on the machine's speed.
+/// Asserts that something took at most `limit`, but only if the variable `TOKIO_DOCA_TEST_QUIET`
+/// says that nothing else runs on this machine (`.ci/soak` sets it). Otherwise a test's result must
+/// not depend on the machine's speed.
 #[track_caller]
 pub fn assert_quick(what: &str, took: Duration, limit: Duration) {
     if std::env::var_os("TOKIO_DOCA_TEST_QUIET").is_some() {
@@ -213,12 +217,12 @@ pub fn assert_quick(what: &str, took: Duration, limit: Duration) {
     }
 }
 
-/// The descriptors of this process.
+/// Returns the number of open descriptors of this process.
 pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// The engines of software devices that run in this process.
+/// Returns the number of engine threads of software devices in this process.
 pub fn engines() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
@@ -228,13 +232,13 @@ pub fn engines() -> usize {
         .count()
 }
 
-/// The Mmaps of this process.
+/// Returns the number of mapped memfds of Mmaps in this process.
 pub fn mappings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.matches("memfd:tokio-doca").count()
 }
 
-/// How many Bufs a pool has to give.
+/// Returns the number of free Bufs in a pool.
 pub fn free_bufs(pool: &BufPool) -> usize {
     let mut taken = Vec::new();
     while let Ok(buf) = pool.try_alloc() {
@@ -243,12 +247,12 @@ pub fn free_bufs(pool: &BufPool) -> usize {
     taken.len()
 }
 
-/// A runtime of one thread.
+/// Makes a runtime of one thread.
 pub fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// A runtime of two workers.
+/// Makes a runtime of two workers.
 pub fn workers() -> Runtime {
     Builder::new_multi_thread()
         .worker_threads(2)
@@ -257,8 +261,8 @@ pub fn workers() -> Runtime {
         .unwrap()
 }
 
-/// A runtime of one thread, and how often it slept. Events come to it through a sleep only, never
-/// through a look in passing.
+/// Makes a runtime of one thread, and a counter of its sleeps. The runtime takes I/O events only
+/// when it sleeps, never between tasks.
 pub fn runtime_that_counts_sleeps() -> (Runtime, Arc<AtomicUsize>) {
     let sleeps = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sleeps);
@@ -272,19 +276,19 @@ pub fn runtime_that_counts_sleeps() -> (Runtime, Arc<AtomicUsize>) {
     (runtime.unwrap(), sleeps)
 }
 
-/// Runs a future on a fresh runtime of one thread; it must end in time.
+/// Runs a future on a new runtime of one thread. Panics if it does not end in time.
 pub fn run<F: Future>(future: F) -> F::Output {
     let mut output = None;
     run_story(Box::pin(async { output = Some(future.await) }));
     output.expect("the story has ended")
 }
 
-/// Runs the story on a thread of its own, and fails if it does not end.
+/// Runs `story` on a thread of its own, and panics if it does not end in time.
 pub fn on_a_thread(what: &'static str, story: impl FnOnce() + Send + 'static) {
     let (ended, end) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         story();
-        // The test may have given up.
+        // The receiver is gone if the test has given up.
         let _ = ended.send(());
     });
     match end.recv_timeout(LIMIT * programs::slowdown()) {
@@ -293,17 +297,18 @@ pub fn on_a_thread(what: &'static str, story: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Not generic: compiled once, and not for each test.
+/// Runs a test's future with the limit [`STORY`]. Not generic, so that it is compiled only once.
 fn run_story(story: LocalBoxFuture<'_, ()>) {
     runtime().block_on(within(STORY, "the story", story));
 }
 
-/// Runs the story once per configuration, each on a runtime of its own, and says which one failed.
+/// Runs `story` once per configuration, each on a runtime of its own. Prints the configuration, so
+/// that the output shows which one failed.
 pub fn each(story: impl AsyncFn(&Bench)) {
     each_of(&configs(), story);
 }
 
-/// Runs the story once per given configuration.
+/// Runs `story` once per configuration of `configs`.
 pub fn each_of(configs: &[Config], story: impl AsyncFn(&Bench)) {
     for &config in configs {
         eprintln!("{config:?}");
@@ -312,8 +317,8 @@ pub fn each_of(configs: &[Config], story: impl AsyncFn(&Bench)) {
     }
 }
 
-/// The same on the adapter, if there is one: in each of the modes once, and without what its `soft`
-/// can do.
+/// As [`each_of`], but on the adapter if there is one: once per mode. The bench's `soft` then has
+/// no effect on the device.
 pub fn each_on_any(configs: &[Config], story: impl AsyncFn(&Bench)) {
     if device::adapter().is_none() {
         return each_of(configs, story);
@@ -325,7 +330,7 @@ pub fn each_on_any(configs: &[Config], story: impl AsyncFn(&Bench)) {
     }
 }
 
-/// Waits for a condition.
+/// Waits until `done` returns true, and panics if that takes too long.
 pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + LIMIT * programs::slowdown();
     while !done() {
@@ -334,7 +339,7 @@ pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The same without a runtime.
+/// As [`until`], but blocks the thread.
 pub fn block_until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + LIMIT * programs::slowdown();
     while !done() {
@@ -343,13 +348,13 @@ pub fn block_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The future ends in time.
+/// Awaits a future, and panics if it does not end in time.
 pub async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
     within(LIMIT, what, future).await
 }
 
-/// Another task of this runtime, which gives way again and again until the runtime ends: how many
-/// turns it has had.
+/// Spawns a task that yields again and again until the runtime ends. Returns a function that
+/// returns how often it has run.
 pub fn turns_of_another() -> impl Fn() -> usize {
     let turns = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&turns);
@@ -376,8 +381,8 @@ async fn within<F: Future>(limit: Duration, what: &str, future: F) -> F::Output 
     .await
 }
 
-/// Polls a future when its own waker was woken, so that the timer's last poll does not rescue a
-/// future whose wake-up was lost. It is not generic: tests are compiled in half the time.
+/// Polls a future only if the future's own waker was woken, so that the timer's last poll does not
+/// rescue a future whose wake-up was lost. Not generic, which halves the compile time of the tests.
 struct Watchdog<'a> {
     what: &'a str,
     timer: Pin<Box<Sleep>>,
@@ -413,7 +418,7 @@ impl Watchdog<'_> {
         }
     }
 
-    /// `is_ready` polls the future.
+    /// Polls the future, by `is_ready`, if it was woken, and then the timer.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -437,13 +442,13 @@ pub fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Polls once; it must not be ready.
+/// Polls once, and checks that the future is pending.
 pub fn poll_pending<F: Future<Output: std::fmt::Debug> + ?Sized>(future: Pin<&mut F>) {
     let polled = poll(future);
     assert!(polled.is_pending(), "{polled:?}");
 }
 
-/// A waker that counts.
+/// A waker that counts its wakes.
 #[derive(Default)]
 pub struct Count(AtomicUsize);
 
@@ -490,7 +495,7 @@ impl<F: Fn() + Send + Sync + 'static> Wake for Call<F> {
     }
 }
 
-/// The error of a refused call, with its kind checked.
+/// Checks that a call failed with an error of this kind, and returns the text of the error.
 #[track_caller]
 pub fn refused<T>(result: Result<T, impl Into<JobError>>, kind: ErrorKind) -> String {
     let result = result.map_err(Into::into);
@@ -503,7 +508,7 @@ pub fn refused<T>(result: Result<T, impl Into<JobError>>, kind: ErrorKind) -> St
     }
 }
 
-/// The same for calls that set something up.
+/// As [`refused`], for calls that return the crate's `Result`.
 #[track_caller]
 pub fn rejected<T>(result: tokio_doca::Result<T>, kind: ErrorKind) -> String {
     match result {
@@ -515,7 +520,7 @@ pub fn rejected<T>(result: tokio_doca::Result<T>, kind: ErrorKind) -> String {
     }
 }
 
-/// All numbers stand in the text.
+/// Checks that the text contains all these numbers.
 #[track_caller]
 pub fn mentions(text: &str, numbers: &[u64]) {
     let words: Vec<&str> = text.split(|c: char| !c.is_ascii_digit()).collect();
@@ -528,21 +533,21 @@ pub fn mentions(text: &str, numbers: &[u64]) {
     }
 }
 
-/// A byte pattern that says where it is.
+/// Returns a pattern of bytes that depend on their position and on `seed`.
 pub fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed) | 1)
         .collect()
 }
 
-/// What the Buf holds, also where no slice is lent.
+/// Copies the data of a Buf. Works even where the Buf lends no slice.
 pub fn bytes(buf: &Buf) -> Vec<u8> {
     let mut out = vec![0; buf.data_len()];
     buf.copy_out(0, &mut out).unwrap();
     out
 }
 
-/// (headroom, data, tailroom)
+/// Returns the lengths of a Buf: headroom, data, tailroom.
 pub fn rooms(buf: &Buf) -> (usize, usize, usize) {
     (buf.headroom(), buf.data_len(), buf.tailroom())
 }

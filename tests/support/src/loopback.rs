@@ -1,5 +1,5 @@
-//! A device with endpoints in a few lines: all of them lie in one table under one lock, and the
-//! thread that submits or posts does the work. Simple, and obviously right; slow.
+//! A simple device with endpoints, for the contract tests. All endpoints are in one table under one
+//! lock, and the thread that submits or posts does the work. It is obviously correct, but slow.
 #![expect(
     unsafe_code,
     reason = "a device touches the memory that it is lent by address"
@@ -18,34 +18,34 @@ use tokio_doca::{
     error::{JobError, Reason},
 };
 
-/// What a test can say to the device.
+/// The handle by which a test controls the device.
 #[derive(Clone)]
 pub struct Loopback(Arc<Mutex<World>>);
 
 #[derive(Default)]
 struct World {
     ends: HashMap<u64, End>,
-    /// Exported memory.
+    /// Exported memory, by its number.
     memory: HashMap<u64, Memory>,
     next: u64,
-    /// Jobs with data are done in the call that submits them.
+    /// If true, one-sided jobs are done in the call that submits them.
     inline: bool,
-    /// Nothing moves.
+    /// If true, no job makes progress.
     held: bool,
-    /// Called when the next endpoint is open.
+    /// Called once the next endpoint is open.
     opened: Option<Arc<dyn Fn() + Send + Sync>>,
-    /// Called before the next receive is posted.
+    /// Called before the next receive is taken.
     posts: Option<Arc<dyn Fn() + Send + Sync>>,
-    /// Called when the next receive is posted, before the crate knows.
+    /// Called once the next receive is taken, before the crate knows.
     taken: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Called before the next endpoint is reset.
     resets: Option<Arc<dyn Fn() + Send + Sync>>,
-    /// Tells the thread that gives jobs up of another one; `None` until a job has waited. The
-    /// thread ends once this is dropped.
+    /// Sends waits to the thread that fails jobs whose time has passed. `None` until a job has
+    /// waited. The thread ends once the sender is dropped.
     timer: Option<Sender<Wait>>,
 }
 
-/// A job that waits for a receive of its peer, and for how long.
+/// A job that waits for a receive of its peer, and until when.
 struct Wait {
     end: u64,
     token: Token,
@@ -55,21 +55,22 @@ struct Wait {
 
 struct Memory(ExportRequest);
 
-// SAFETY: nobody reaches its address through it.
+// SAFETY: nothing accesses the memory through this value.
 unsafe impl Send for Memory {}
 
 struct End {
     config: EndpointConfig,
     queue: Arc<Completions>,
     state: EndpointState,
-    /// What was exported, and is worth something: another number after each reset.
+    /// The version number in the endpoint's export. Each reset changes it, so that older exports
+    /// become invalid.
     blob: u64,
     peer: Option<u64>,
     sends: VecDeque<(Token, RdmaJob)>,
     recvs: VecDeque<(Token, Segments, usize)>,
 }
 
-/// What to do when the lock is open again.
+/// Work to do after the lock is released.
 #[derive(Default)]
 struct Later {
     changed: Vec<Arc<dyn Fn() + Send + Sync>>,
@@ -77,7 +78,7 @@ struct Later {
 }
 
 impl Loopback {
-    /// A device whose Jobs are queued, or done inline where they can be.
+    /// Makes a device that queues its Jobs, or if `inline` is true does them inline where possible.
     pub fn device(inline: bool) -> (Loopback, Device) {
         let mut rdma = RdmaCaps::new(1 << 20, 1 << 10, 8);
         rdma.gid_table_size = 2;
@@ -109,12 +110,12 @@ impl Loopback {
         (loopback, Device::from_adapter(Arc::new(adapter)))
     }
 
-    /// From now on nothing moves: Jobs and receives stay in flight.
+    /// Stops all progress: Jobs and receives stay in flight until [`Loopback::release`].
     pub fn hold(&self) {
         self.with(|world, _| world.held = true);
     }
 
-    /// What was held moves.
+    /// Lets Jobs and receives make progress again.
     pub fn release(&self) {
         self.with(|world, later| {
             world.held = false;
@@ -123,32 +124,32 @@ impl Loopback {
         });
     }
 
-    /// Calls this when the next endpoint is open, and the crate does not know it yet.
+    /// Calls `call` once the next endpoint is open, before the crate knows it.
     pub fn when_opened(&self, call: impl Fn() + Send + Sync + 'static) {
         self.with(|world, _| world.opened = Some(Arc::new(call)));
     }
 
-    /// Calls this when the crate posts the next receive, before the device takes it.
+    /// Calls `call` when the crate posts the next receive, before the device takes it.
     pub fn when_posted(&self, call: impl Fn() + Send + Sync + 'static) {
         self.with(|world, _| world.posts = Some(Arc::new(call)));
     }
 
-    /// Calls this when the device has taken the next receive, and the crate does not know it yet.
+    /// Calls `call` once the device has taken the next receive, before the crate knows.
     pub fn when_taken(&self, call: impl Fn() + Send + Sync + 'static) {
         self.with(|world, _| world.taken = Some(Arc::new(call)));
     }
 
-    /// Calls this when the crate resets the next endpoint, before the device does.
+    /// Calls `call` when the crate resets the next endpoint, before the device does so.
     pub fn when_reset(&self, call: impl Fn() + Send + Sync + 'static) {
         self.with(|world, _| world.resets = Some(Arc::new(call)));
     }
 
-    /// How many endpoints are open.
+    /// Returns the number of open endpoints.
     pub fn endpoints(&self) -> usize {
         lock(&self.0).ends.len()
     }
 
-    /// How many receives are posted, of all endpoints.
+    /// Returns the number of posted receives of all endpoints.
     pub fn posted(&self) -> usize {
         lock(&self.0).ends.values().map(|end| end.recvs.len()).sum()
     }
@@ -184,9 +185,9 @@ impl Loopback {
     }
 }
 
-/// Gives up the jobs of a world, each when its time has passed, until the world is dropped.
+/// Fails waiting jobs of a world, each once its time has passed, until the world is dropped.
 fn keep_time(world: &Weak<Mutex<World>>, waits: &Receiver<Wait>) {
-    // By time, and by number: several may have the same time.
+    // Sorted by time, and then by number, since several may have the same time.
     let mut pending = BTreeMap::<_, Wait>::new();
     for number in 0_u64.. {
         while let Some(first) = pending.first_entry()
@@ -222,13 +223,13 @@ impl World {
         self.next
     }
 
-    /// The other end, once both are connected to each other.
+    /// Returns the peer's id, once both ends are connected to each other.
     fn peer_of(&self, id: u64) -> Option<u64> {
         let peer = self.ends.get(&id)?.peer?;
         (self.ends.get(&peer)?.peer == Some(id)).then_some(peer)
     }
 
-    /// Does what can be done of an end's Jobs, in order.
+    /// Does the Jobs of an end in order, for as long as they can be done.
     fn progress(&mut self, id: u64, later: &mut Later) {
         while !self.held
             && let Some(peer) = self.peer_of(id)
@@ -254,7 +255,7 @@ impl World {
         }
     }
 
-    /// `None`: the peer has no receive for it.
+    /// Does a Job. Returns its result value, or `None` if the peer has no receive for it.
     fn execute(
         &mut self,
         peer: u64,
@@ -330,8 +331,8 @@ impl World {
         self.ends.get_mut(&id)?.recvs.pop_front()
     }
 
-    /// An end fails, for this cause; all that it has is flushed, but for its first Job, if that is
-    /// the one that failed.
+    /// Fails an end for this cause, and flushes its Jobs and receives. If `by_first` is true, its
+    /// first Job fails with the cause itself.
     fn fail(&mut self, id: u64, cause: JobError, by_first: bool, later: &mut Later) {
         let Some(end) = self.ends.get_mut(&id) else {
             return;
@@ -352,7 +353,7 @@ impl World {
         end.flush(cause);
     }
 
-    /// The end is connected to nobody any more, and who was connected to it fails.
+    /// Disconnects an end. A peer that was connected to it fails.
     fn disconnect(&mut self, id: u64, later: &mut Later) {
         let Some(end) = self.ends.get_mut(&id) else {
             return;
@@ -379,7 +380,7 @@ impl End {
         }
     }
 
-    /// What is refused in a state that takes no Jobs.
+    /// Returns the error of a submission, if the state of the end takes no Jobs.
     fn refusal(&self) -> Option<JobError> {
         match self.state {
             EndpointState::Connected => None,
@@ -402,14 +403,14 @@ fn copy(from: &Segments, to: &Segments, len: usize) {
             .collect::<Vec<_>>()
     };
     for (from, to) in bytes(from).into_iter().zip(bytes(to)).take(len) {
-        // SAFETY: both are bytes of Segments, which the crate keeps valid and leased.
+        // SAFETY: the addresses lie in Segments, which the crate keeps valid and leased.
         let byte = unsafe { from.read_volatile() };
-        // SAFETY: as above.
+        // SAFETY: as for the read above.
         unsafe { to.write_volatile(byte) };
     }
 }
 
-/// The crate submits no others here.
+/// Returns the RDMA job. The crate submits only those to an endpoint.
 fn remote(job: &Job<'_>) -> RdmaJob {
     match job {
         Job::Rdma(job) => **job,
@@ -419,11 +420,11 @@ fn remote(job: &Job<'_>) -> RdmaJob {
 
 fn atomic(job: &RdmaJob, change: impl FnOnce(&AtomicU64) -> u64) -> u64 {
     let word = job.remote.unwrap().addr().cast::<AtomicU64>();
-    // SAFETY: the crate has checked length and alignment of the range, which the import keeps.
+    // SAFETY: the crate has checked the length and alignment of the range, which the import keeps.
     change(unsafe { word.as_ref() })
 }
 
-/// An endpoint's place in the table.
+/// An endpoint: its entry in the table.
 struct LoopEndpoint {
     world: Loopback,
     id: u64,
@@ -474,7 +475,7 @@ unsafe impl Submit for LoopEndpoint {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Submit` above.
 unsafe impl Endpoint for LoopEndpoint {
     fn state(&self) -> EndpointState {
         let world = lock(&self.world.0);
@@ -614,9 +615,10 @@ struct LoopQueue {
     completions: Arc<Completions>,
 }
 
-// SAFETY: the duties of a Queue: Jobs of Endpoints are pushed once; all others are refused. Under
-// the lock either `arm` sees a completion, or its completion sees `armed`, and takes it. All
-// Endpoints of the queue are retired before it, so that nothing of it is in flight then.
+// SAFETY: the duties of a Queue. Jobs of Endpoints are pushed once; all others are refused. Under
+// the lock, either `arm` sees a completion, or the next completion sees the queue armed and
+// signals. All Endpoints of the queue are retired before the queue, so that nothing of it is in
+// flight then.
 unsafe impl Submit for LoopQueue {
     unsafe fn submit(&self, _jobs: &[(Token, Job<'_>)]) -> Submitted {
         Submitted {
@@ -626,7 +628,7 @@ unsafe impl Submit for LoopQueue {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Submit` above.
 unsafe impl Queue for LoopQueue {
     fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
         self.world.with(|world, later| {
@@ -702,7 +704,7 @@ unsafe impl Adapter for LoopAdapter {
     }
 }
 
-/// Memory that is exported, until this is dropped.
+/// Keeps memory exported until it is dropped.
 struct Export {
     world: Weak<Mutex<World>>,
     number: u64,
@@ -733,7 +735,7 @@ impl ImportOrigin for Somewhere {
 // SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
 // more after a job's completion. An import is what the offer of its number says.
 unsafe impl Registrar for LoopAdapter {
-    /// It shares this process's addresses.
+    /// Returns an empty registration: the device uses the addresses of this process.
     fn register(&self, _region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
         Ok(Registration::new(0, None))
     }
@@ -746,12 +748,12 @@ unsafe impl Registrar for LoopAdapter {
             world: Arc::downgrade(&self.world.0),
             number,
         };
-        // Twice, so that one that was changed is none.
+        // The blob has the number twice, once inverted, so that a changed blob is refused.
         let blob = [number, !number].map(u64::to_le_bytes).concat();
         Ok(Exported::new(blob, Box::new(guard)))
     }
 
-    /// As memory of this process, with its owner.
+    /// Imports an export as memory of this process, with its owner.
     fn import(&self, blob: &[u8], _deadline: Instant) -> Result<Imported> {
         let error = |text| Error::new(ErrorKind::InvalidValue, "import", text);
         let blob = u128::from_le_bytes(blob.try_into().map_err(|_| error("no blob"))?);

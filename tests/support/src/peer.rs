@@ -1,4 +1,4 @@
-//! A second process: the test's own program once more, which runs the same test in another role.
+//! A second process, which runs the test's own program and the same test in another role.
 //!
 //! ```text
 //! parent: Peer::start("name of the test", "role")   child: peer::role() == Some("role")
@@ -14,31 +14,32 @@ use std::time::{Duration, Instant};
 use super::{LIMIT, programs};
 
 const ROLE: &str = "TOKIO_DOCA_TEST_ROLE";
-/// What the child says to the parent begins with this; the rest is the test harness's.
+/// The mark of lines from the child to the parent. Other lines are output of the test harness.
 const MARK: &str = "@@ ";
 
 pub struct Peer {
     child: Child,
-    /// `None` once it was closed.
+    /// `None` once the input was closed.
     input: Option<ChildStdin>,
     lines: Receiver<String>,
 }
 
 impl Peer {
-    /// Starts the test of this name in a process of its own.
+    /// Starts the test with this name in a process of its own.
     pub fn start(test: &str, role: &str) -> Peer {
         Peer::start_with(test, role, |_| {})
     }
 
-    /// The same, with what `prepare` adds to the command.
+    /// As [`Peer::start`], after `prepare` has changed the command.
     pub fn start_with(test: &str, role: &str, prepare: impl FnOnce(&mut Command)) -> Peer {
         let mut command = again(test, role);
         prepare(&mut command);
         Peer::spawn(command)
     }
 
-    /// Starts the test as a user without rights, if this process is root. That user need not be
-    /// able to enter the folder of the program, which is named by a link that the kernel follows.
+    /// Starts the test as an unprivileged user, if this process is root. That user need not have
+    /// access to the program's folder: the command names the program by a link that the kernel
+    /// follows.
     pub fn start_as_nobody(test: &str, role: &str) -> Peer {
         use std::os::unix::process::CommandExt;
         let mut command = again(test, role);
@@ -63,7 +64,7 @@ impl Peer {
         let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (send, lines) = channel();
-        // Ends with the child.
+        // This thread ends with the child.
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 if let Some((_, said)) = line.split_once(MARK)
@@ -85,7 +86,7 @@ impl Peer {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    /// The next line; it fails if the other process says nothing for too long, or ends.
+    /// Returns the next line. Panics if the other process is silent for too long, or ends.
     #[track_caller]
     pub fn hear(&mut self) -> String {
         self.lines
@@ -93,7 +94,7 @@ impl Peer {
             .expect("the other process says something")
     }
 
-    /// Gives each of the two processes the next line of the other one.
+    /// Exchanges a line between two processes: each gets the next line of the other one.
     #[track_caller]
     pub fn swap(&mut self, other: &mut Peer) {
         let (ours, theirs) = (self.hear(), other.hear());
@@ -105,7 +106,7 @@ impl Peer {
         self.child.id().try_into().unwrap()
     }
 
-    /// Whether every thread of it has stopped.
+    /// Returns true if every thread of the process is stopped.
     pub fn is_stopped(&self) -> bool {
         let mut tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         tasks.all(|task| {
@@ -114,19 +115,19 @@ impl Peer {
         })
     }
 
-    /// Kills it, and waits until it is dead.
+    /// Kills the process, and waits until it is dead.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// It kills itself.
+    /// Waits until the process has killed itself by signal 9.
     pub fn dies(mut self) {
         let status = self.child.wait().unwrap();
         assert_eq!(status.signal(), Some(9), "the other process: {status}");
     }
 
-    /// It ends by itself, and its test passed.
+    /// Closes its input, waits until the process has ended, and checks that its test passed.
     pub fn ends(mut self) {
         self.input = None;
         let status = self.child.wait().unwrap();
@@ -139,14 +140,16 @@ impl Peer {
 }
 
 impl Drop for Peer {
-    /// A test that failed leaves nobody behind, stopped or not, who would keep its output open.
+    /// Kills the process, so that a failed test leaves no process behind, running or stopped, that
+    /// keeps its output open.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The test of this name in a process of its own, for those that need more of it than a [`Peer`].
+/// Returns the command that runs a test in a process of its own, for tests that need more control
+/// than [`Peer`] gives.
 pub fn again(test: &str, role: &str) -> Command {
     let mut command = programs::this_program();
     command
@@ -155,26 +158,26 @@ pub fn again(test: &str, role: &str) -> Command {
     command
 }
 
-/// What this process is in the test, if it is not the one that was started first.
+/// Returns the role of this process in the test; `None` in the process that was started first.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// In the child: says something to the parent.
+/// Runs in the child: sends a line to the parent.
 pub fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n{MARK}{line}").unwrap();
     out.flush().unwrap();
 }
 
-/// In the child: what the parent says; `None` once it has closed.
+/// Runs in the child: returns the parent's next line; `None` once the parent has closed the input.
 pub fn hear() -> Option<String> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line).unwrap();
     (read > 0).then(|| line.trim_end().to_owned())
 }
 
-/// Bytes as a word of a line.
+/// Returns bytes in hexadecimal, as a word of a line.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::new(), |mut text, byte| {
@@ -188,8 +191,8 @@ pub fn unhex(text: &str) -> Vec<u8> {
     text.as_bytes().chunks(2).map(byte).collect()
 }
 
-/// Waits until a process has no more than before. It may have less: what an earlier peer left was
-/// perhaps not closed yet when it was counted.
+/// Waits until a process has no more descriptors, memfds and threads than `before`. It may have
+/// fewer: resources of an earlier peer may still have been open when `before` was counted.
 pub fn is_as_before(pid: i32, before: (usize, usize, usize), what: &str) {
     let end = Instant::now() + LIMIT * programs::slowdown();
     loop {
@@ -205,7 +208,7 @@ pub fn is_as_before(pid: i32, before: (usize, usize, usize), what: &str) {
     }
 }
 
-/// Descriptors, memfds that are mapped, and threads of a process.
+/// Returns the number of open descriptors, mapped memfds and threads of a process.
 pub fn footprint(pid: i32) -> (usize, usize, usize) {
     let count = |folder: &str| {
         let entries = std::fs::read_dir(format!("/proc/{pid}/{folder}"));

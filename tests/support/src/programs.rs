@@ -1,5 +1,5 @@
-//! Programs that tests start: themselves once more, and the examples; on another machine's
-//! architecture through an emulator.
+//! Programs that tests start: the test program itself and the examples. Programs of another
+//! architecture run in an emulator.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,19 +9,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// What cargo starts programs of this architecture with, if that is not the machine's own.
+/// Returns the emulator with which cargo starts programs of this architecture; `None` if they run
+/// natively.
 fn runner() -> Option<String> {
     let arch = std::env::consts::ARCH.to_uppercase();
     let name = format!("CARGO_TARGET_{arch}_UNKNOWN_LINUX_GNU_RUNNER");
     std::env::var(name).ok()
 }
 
-/// Whether programs run without an emulator.
+/// Returns true if programs run without an emulator.
 pub fn is_native() -> bool {
     runner().is_none()
 }
 
-/// A program that was built with this one.
+/// Returns the command that runs a program built together with this one.
 pub fn program(path: impl AsRef<Path>) -> Command {
     let runner = runner().unwrap_or_default();
     let mut words = runner.split_whitespace();
@@ -35,26 +36,26 @@ pub fn program(path: impl AsRef<Path>) -> Command {
     }
 }
 
-/// How much longer something may take here: an emulator is slow, and so is an emulated machine,
-/// which says so.
+/// Returns the factor by which things may take longer here: 10 in an emulator, or
+/// `TOKIO_DOCA_TEST_SLOWDOWN`, which an emulated machine sets. Defaults to 1.
 pub fn slowdown() -> u32 {
     let said = std::env::var("TOKIO_DOCA_TEST_SLOWDOWN");
     let said = said.ok().and_then(|times| times.parse().ok());
     said.unwrap_or(if runner().is_some() { 10 } else { 1 })
 }
 
-/// The full name of a test of the module that says it, for a second process that runs that test
-/// alone.
+/// Expands to the full name of a test in the calling module, for a second process that runs only
+/// that test.
 #[macro_export]
 macro_rules! test_name {
     ($test:ident) => {{
-        // A test that was renamed does not compile here.
+        // After a rename of the test, this does not compile.
         let _ = $test;
         $crate::programs::within_crate(concat!(module_path!(), "::", stringify!($test)))
     }};
 }
 
-/// The path without the name of the crate, which the test harness leaves out.
+/// Returns the path without the name of the crate, which the test harness omits.
 pub const fn within_crate(path: &str) -> &str {
     let mut at = 0;
     while path.as_bytes()[at] != b':' {
@@ -63,12 +64,13 @@ pub const fn within_crate(path: &str) -> &str {
     path.split_at(at + 2).1
 }
 
-/// This test binary once more.
+/// Returns the command that runs this test binary again.
 pub fn this_program() -> Command {
     program(std::env::current_exe().unwrap())
 }
 
-/// Whether programs run in an emulator, which does not do `what`: the test says so, and is not run.
+/// Returns true if programs run in an emulator, which cannot do `what`, and prints that the test is
+/// skipped.
 pub fn is_emulated(what: &str) -> bool {
     let runner = runner();
     if let Some(runner) = &runner {
@@ -84,8 +86,8 @@ pub fn assert_root() {
     assert!(is_root, "this test needs root");
 }
 
-/// Whether every thread of this process but the calling one sleeps. A thread that is about to run
-/// and has no CPU yet does not.
+/// Returns true if every thread of this process except the calling one sleeps. A thread that is
+/// runnable but waits for a CPU does not sleep.
 pub fn others_sleep() -> bool {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let here = nix::unistd::gettid().to_string();
@@ -97,18 +99,19 @@ pub fn others_sleep() -> bool {
     tasks.filter(|task| task.file_name() != *here).all(sleeps)
 }
 
-/// The project's folder.
+/// Returns the project's folder.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Where cargo puts what it builds with this program.
+/// Returns the folder of cargo's profile, where the programs built with this one are.
 fn profile() -> PathBuf {
     let this = std::env::current_exe().unwrap();
     this.parent().and_then(Path::parent).unwrap().to_path_buf()
 }
 
-/// An example, which `cargo test` builds beside this one.
+/// Returns the command of an example, which `cargo test` builds too. Panics if the example is
+/// missing or older than its source.
 pub fn example(name: &str) -> Command {
     let binary = profile().join("examples").join(name);
     let hint = "`cargo test` and `cargo build --examples` build it, `cargo test --test` does not";
@@ -136,8 +139,9 @@ pub fn example(name: &str) -> Command {
     command
 }
 
-/// The same program under a limit of the shell: `limit` has the arguments of `ulimit`. It inherits
-/// none of the descriptors that whoever started the tests left open, which would count.
+/// Returns a command that runs `program` under a limit of the shell. `limit` has the arguments of
+/// `ulimit`. Descriptors 3 to 9 are closed, since those left open by the process that started the
+/// tests would count.
 pub fn limited(limit: &str, program: &Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args([
@@ -178,7 +182,8 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// A file of `len` bytes that do not repeat with any period that a chunk could hide.
+    /// Writes a file of `len` pseudo-random bytes, which do not repeat with the size of any chunk.
+    /// Returns its path and bytes.
     pub fn file(&self, name: &str, len: usize) -> (PathBuf, Vec<u8>) {
         let mut state = len as u64 + 1;
         let next = |_| {
@@ -197,7 +202,7 @@ impl Drop for Folder {
     }
 }
 
-/// A program that goes on, and does not outlive its test.
+/// A running program, which is killed at the end of its test.
 pub struct Running {
     pub child: Child,
     lines: Receiver<String>,
@@ -207,7 +212,7 @@ impl Running {
     pub fn start(mut command: Command) -> Running {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let (out, (said, lines)) = (child.stdout.take().unwrap(), channel());
-        // Ends with the program.
+        // This thread ends with the program.
         std::thread::spawn(move || {
             let lines = BufReader::new(out).lines();
             lines
@@ -217,7 +222,7 @@ impl Running {
         Running { child, lines }
     }
 
-    /// The next line that it writes. It must come soon.
+    /// Returns the next line that the program writes. Panics if it does not come in time.
     #[track_caller]
     pub fn line(&self) -> String {
         self.lines
@@ -237,7 +242,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs it to its end, which must come soon.
+/// Runs a command to its end, and returns its output. Panics if it does not end in time.
 pub fn run(command: &mut Command) -> Output {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();

@@ -1,6 +1,6 @@
-//! Random numbers that a seed repeats, and numbers from the environment.
+//! Random numbers that a seed reproduces, and numbers from the environment.
 
-/// A small generator (splitmix64): its seed is all there is to repeat.
+/// A small generator (splitmix64). Its seed is its whole state.
 pub struct Random(pub u64);
 
 impl Random {

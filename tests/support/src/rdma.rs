@@ -1,5 +1,5 @@
-//! What the tests of remote operations share: one side with memory of its own and memory that it
-//! exports, and how two of them meet.
+//! What the tests of remote operations share: a side with private memory and exported memory, and
+//! how two sides connect.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use super::device::{defers, under_test};
 use super::peer::{Peer, hear, hex, say, unhex};
 use super::{ELEMENT, LIMIT, until};
 
-/// All that a peer may be permitted.
+/// All accesses that a peer can have.
 pub const REMOTE: Access = Access::RDMA_READ
     .union(Access::RDMA_WRITE)
     .union(Access::RDMA_ATOMIC);
 
-/// Bytes that a side exports.
+/// The number of bytes that a side exports.
 pub const SHARED: usize = 1 << 20;
 
 /// How a side is set up.
@@ -27,16 +27,16 @@ pub const SHARED: usize = 1 << 20;
 pub struct Setup {
     pub defer: bool,
     pub mode: Mode,
-    /// Of the Rdma.
+    /// The permissions of the `Rdma` context.
     pub permissions: Access,
-    /// Of the memory.
+    /// The access flags of the exported memory.
     pub access: Access,
     pub rnr_timeout: Duration,
     pub receives: u32,
 }
 
 impl Setup {
-    /// With all permissions.
+    /// Makes a setup with all permissions.
     pub fn new(defer: bool, mode: Mode) -> Setup {
         Setup {
             defer,
@@ -48,7 +48,8 @@ impl Setup {
         }
     }
 
-    /// Event-driven, busy and hybrid; of the software device both modes.
+    /// Returns the setups for event-driven, busy-poll and hybrid mode, on the software device each
+    /// inline and deferred.
     pub fn all() -> Vec<Setup> {
         let spin = Duration::from_micros(50);
         let modes = [Mode::EventDriven, Mode::BusyPoll, Mode::Hybrid { spin }];
@@ -64,14 +65,14 @@ impl Setup {
     }
 }
 
-/// One side.
+/// One side of a connection.
 pub struct Side {
     pub device: Device,
     /// Private memory for messages.
     pub pool: BufPool,
-    /// What the peer may reach.
+    /// The exported memory, which the peer may access.
     pub mmap: Mmap,
-    /// All of it, as this side sees it.
+    /// All of `mmap`, as a Buf of this side.
     pub shared: Buf,
     pub workq: WorkQ,
     pub rdma: Rdma,
@@ -102,7 +103,7 @@ impl Side {
         }
     }
 
-    /// A Buf that holds `bytes`.
+    /// Allocates a Buf that holds `bytes`.
     pub fn filled(&self, bytes: &[u8]) -> Buf {
         let buf = self.empty();
         buf.extend_from_slice(bytes).unwrap();
@@ -129,7 +130,7 @@ impl Side {
         Ok(bytes)
     }
 
-    /// What the peer imports.
+    /// Exports the memory, and returns the blob for the peer.
     pub fn memory(&self) -> Vec<u8> {
         self.mmap.export_rdma(&self.device).unwrap()
     }
@@ -139,14 +140,15 @@ impl Side {
         import.timeout(LIMIT).wait().unwrap()
     }
 
-    /// The bytes of the exported memory.
+    /// Returns `len` bytes of the exported memory, from offset `from` on.
     pub fn bytes(&self, from: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.shared.copy_out(from, &mut bytes).unwrap();
         bytes
     }
 
-    /// In the child: both exchange what they export, and this one connects as `first` says.
+    /// Runs in the child: exchanges connection blobs with the parent, and connects. If `first` is
+    /// true, the child connects before the parent.
     pub fn meet_parent(&self, first: bool) {
         say(&hex(&self.rdma.export().unwrap()));
         let blob = unhex(&hear().unwrap());
@@ -160,7 +162,8 @@ impl Side {
         }
     }
 
-    /// In the parent. `first` is whether this side connects before the other one does.
+    /// Runs in the parent: exchanges connection blobs with the child, and connects. If `first` is
+    /// true, the parent connects before the child.
     pub fn meet_child(&self, peer: &mut Peer, first: bool) {
         let blob = unhex(&peer.hear());
         peer.say(&hex(&self.rdma.export().unwrap()));
@@ -176,7 +179,7 @@ impl Side {
         }
     }
 
-    /// Every Buf is home, and nothing in flight.
+    /// Waits until nothing is in flight, and all Bufs are back in the pool.
     pub async fn all_back(&self) {
         until("nothing is in flight", || self.workq.in_flight() == 0).await;
         let all = self.pool.elements();
@@ -186,7 +189,7 @@ impl Side {
         .await;
     }
 
-    /// What it failed with, once that was told.
+    /// Waits until the context has failed, and returns the error.
     pub async fn failed(&self) -> JobError {
         if self.workq.mode() == Mode::BusyPoll {
             let error = || matches!(self.rdma.state(), RdmaState::Error(_));
@@ -202,7 +205,7 @@ impl Side {
     }
 }
 
-/// A context of its own.
+/// Makes a context.
 pub fn context(device: &Device, workq: &WorkQ, setup: Setup) -> Rdma {
     Rdma::builder(device)
         .permissions(setup.permissions)
@@ -214,14 +217,14 @@ pub fn context(device: &Device, workq: &WorkQ, setup: Setup) -> Rdma {
         .unwrap()
 }
 
-/// Connects two of this process.
+/// Connects two contexts of this process.
 pub fn connect(one: &Rdma, other: &Rdma) {
     let (first, second) = (one.export().unwrap(), other.export().unwrap());
     one.connect(&second).wait().unwrap();
     other.connect(&first).wait().unwrap();
 }
 
-/// What it failed with, and for which cause if it was flushed.
+/// Returns the reason of a failed operation, and the cause if it was flushed.
 #[track_caller]
 pub fn failed<T>(result: Result<T, JobError>) -> (Reason, Option<Reason>) {
     match result {

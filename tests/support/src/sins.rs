@@ -1,4 +1,4 @@
-//! Devices that sin against a duty, which the contract suite must find out.
+//! Checks that the contract suite detects devices that violate a duty.
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::LIMIT;
 
-/// For what never comes.
+/// The first deadline, for a step that never completes.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Runs a check, which gets its deadline, on a new device that sins: it must fail, and name the
-/// duty.
+/// Runs a check with a deadline on a new device that violates a duty. The check must fail, and name
+/// the duty.
 ///
-/// If the machine is so slow that the deadline ended another step, the check is run again with
-/// longer deadlines, the last of which none but the sin can miss.
+/// If the machine is so slow that the deadline ends another step, the check is run again with
+/// longer deadlines. Only the violation can miss the last one.
 #[track_caller]
 pub fn found(sin: impl Debug, duty: &str, check: impl Fn(Duration)) {
     let mut said = String::new();

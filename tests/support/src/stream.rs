@@ -1,4 +1,4 @@
-//! What the tests of streams share: connected pairs, and bytes that say where they are.
+//! What the tests of streams share: connected pairs, and bytes that depend on their position.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,12 +25,12 @@ impl Net {
         Net::deep(64, device, mode, options).await
     }
 
-    /// With WorkQs of this depth.
+    /// Makes a listener and a connector on WorkQs of this depth.
     pub async fn deep(depth: u32, device: &Device, mode: Mode, options: StreamOptions) -> Net {
         Net::between([device, device], depth, mode, options).await
     }
 
-    /// With a device for the connector, and one for the listener.
+    /// Makes a listener and a connector, with a device for the connector and one for the listener.
     pub async fn between(
         [here, there]: [&Device; 2],
         depth: u32,
@@ -47,7 +47,7 @@ impl Net {
         }
     }
 
-    /// The connector's stream, and the listener's.
+    /// Connects. Returns the stream of the connector, and that of the listener.
     pub async fn pair(&self) -> (RdmaStream, RdmaStream) {
         self.try_pair().await.unwrap()
     }
@@ -58,11 +58,11 @@ impl Net {
         in_time("the connection", both).await
     }
 
-    /// The same, once there is memory: on an adapter, or after a kill, that of a stream which has
-    /// ended comes back a while later.
+    /// As [`Net::pair`], but waits for memory: on an adapter, or after a kill, the memory of an
+    /// ended stream is freed a while later.
     pub async fn pair_once_there_is_memory(&self) -> (RdmaStream, RdmaStream) {
         let wait = async {
-            // The listener may hear of the attempt before, whose connector had no memory.
+            // The listener may still get the attempt before, whose connector had no memory.
             let mut heard = ErrorKind::Full;
             loop {
                 match self.try_pair().await {
@@ -78,7 +78,8 @@ impl Net {
     }
 }
 
-/// Small limits, so that all of them are met soon. A side waits for a peer that has no CPU.
+/// Returns options with small limits, which tests reach soon. The time limit is long, since a peer
+/// may have no CPU for a while.
 pub fn small() -> StreamOptions {
     StreamOptions::new()
         .timeout(LIMIT)
@@ -88,31 +89,31 @@ pub fn small() -> StreamOptions {
         .send_window(2)
 }
 
-/// Runs a story on each software device, event-driven and busy.
+/// Runs a story on each software device, event-driven and busy-poll.
 pub fn each_of_soft(options: StreamOptions, story: impl AsyncFn(&Net)) {
     let devices: Vec<_> = defers().iter().map(|&defer| under_test(defer)).collect();
     each_on(&devices, 64, options, &story);
 }
 
-/// Runs a story on each device, event-driven and busy; where the device can, also with two buffers
-/// that all streams share.
+/// Runs a story on each device, event-driven and busy-poll. Where the device can, runs it also with
+/// two buffers that all streams share.
 pub fn each(options: StreamOptions, story: impl AsyncFn(&Net)) {
     each_deep(64, options, story);
 }
 
-/// The same, with WorkQs of this depth.
+/// As [`each`], with WorkQs of this depth.
 pub fn each_deep(depth: u32, options: StreamOptions, story: impl AsyncFn(&Net)) {
     each_sharing(2, depth, options, story);
 }
 
-/// The same, with this number of shared buffers.
+/// As [`each_deep`], with this number of shared buffers.
 pub fn each_sharing(bufs: usize, depth: u32, options: StreamOptions, story: impl AsyncFn(&Net)) {
     each_by_rdma(bufs, depth, options, &story);
     over_tcp(depth, options, &story);
     over_tcp(depth, options.recv_bufs(bufs), &story);
 }
 
-/// The same, where there is RDMA.
+/// As [`each_sharing`], but without the runs over TCP.
 pub fn each_by_rdma(bufs: usize, depth: u32, options: StreamOptions, story: impl AsyncFn(&Net)) {
     let of_soft = || defers().iter().map(|&defer| under_test(defer));
     let devices: Vec<_> = of_soft().chain([Loopback::device(false).1]).collect();
@@ -129,7 +130,7 @@ fn over_tcp(depth: u32, options: StreamOptions, story: &impl AsyncFn(&Net)) {
     run(async { story(&Net::between(devices, depth, Mode::EventDriven, options).await).await });
 }
 
-/// Returns whether streams on this device can share what they receive into.
+/// Returns true if streams on this device can share their receive buffers.
 pub fn shares(device: &Device) -> bool {
     let caps = device.info().caps().rdma.as_ref();
     caps.is_some_and(|caps| caps.max_pooled_room > 0)
@@ -144,11 +145,12 @@ fn each_on(devices: &[Device], depth: u32, options: StreamOptions, story: &impl 
     }
 }
 
-/// A hello (0) or a welcome (1) of the exchange, as docs/wire.md has it: an offer without data.
+/// Returns a hello (0) or a welcome (1) of the exchange, as docs/wire.md defines it: an offer
+/// without data.
 pub fn offer(kind: u8, credits: u8, blob: &[u8]) -> Vec<u8> {
     let mut offer = [&b"TDST\x02"[..], &[kind]].concat();
     offer.extend(1024_u32.to_be_bytes());
-    // The flags are zero.
+    // The credits, and the flags, which are zero.
     offer.extend([0, credits, 0, 0]);
     offer.extend((blob.len() as u16).to_be_bytes());
     offer.extend(blob);
@@ -169,7 +171,7 @@ pub async fn hear(socket: &mut TcpStream) -> Vec<u8> {
     message
 }
 
-/// A thousand bytes go from the one end to the other.
+/// Checks that a thousand bytes go from one end to the other.
 pub async fn crosses(from: &mut RdmaStream, to: &mut RdmaStream) {
     let sent = bytes(0..1000);
     let mut came = vec![0; 1000];
@@ -179,12 +181,12 @@ pub async fn crosses(from: &mut RdmaStream, to: &mut RdmaStream) {
     assert_eq!(came, sent);
 }
 
-/// The byte at this place of a stream.
+/// Returns the byte at this position of a test stream.
 pub fn byte(at: usize) -> u8 {
     ((at * 31) ^ (at >> 8)) as u8
 }
 
-/// The bytes from one place to another.
+/// Returns the bytes at a range of positions of a test stream.
 pub fn bytes(range: std::ops::Range<usize>) -> Vec<u8> {
     range.map(byte).collect()
 }

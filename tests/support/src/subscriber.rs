@@ -1,4 +1,4 @@
-//! Subscribers to `tracing`: one that runs code of the test's, and one that writes lines.
+//! Subscribers to `tracing`: one that calls a function of the test, and one that collects lines.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -7,12 +7,13 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-/// Calls the function with the level of each event. It hears of no spans.
+/// Calls a function with the level of each event. Spans are ignored.
 pub struct OnEvent<F>(F);
 
 impl<F: Fn(Level) + Send + Sync + 'static> OnEvent<F> {
-    /// Another subscriber stays. While there is one alone, `tracing` asks that of the thread which
-    /// comes to an event first whether anybody wants it, and believes the answer for all threads.
+    /// Makes a subscriber, and keeps a second one alive. With a single subscriber, `tracing` asks
+    /// the subscriber of the thread that first comes to an event whether the event is enabled, and
+    /// caches the answer for all threads.
     pub fn new(call: F) -> OnEvent<F> {
         static OTHER: OnceLock<Dispatch> = OnceLock::new();
         OTHER.get_or_init(|| Dispatch::new(OnEvent(|_| {})));
@@ -42,27 +43,26 @@ impl<F: Fn(Level) + Send + Sync + 'static> Subscriber for OnEvent<F> {
     fn exit(&self, _: &Id) {}
 }
 
-/// Writes each event as a line:
-/// `WARN tokio_doca::rdma state rdma=1 state="Error"`.
+/// Collects each event as a line, for example `WARN tokio_doca::rdma state rdma=1 state="Error"`.
 #[derive(Clone, Default)]
 pub struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Lines {
-    /// Subscribes for the whole process, which runs this test alone.
+    /// Subscribes for the whole process, which must run only this test.
     pub fn everywhere() -> Lines {
         let lines = Lines::default();
         tracing::subscriber::set_global_default(lines.clone()).unwrap();
         lines
     }
 
-    /// The lines that have all of these parts.
+    /// Returns the lines that contain all of these parts.
     pub fn with(&self, parts: &[&str]) -> Vec<String> {
         let written = self.0.lock().unwrap();
         let has = |line: &&String| parts.iter().all(|part| line.contains(part));
         written.iter().filter(has).cloned().collect()
     }
 
-    /// There is one such line, or more.
+    /// Checks that at least one line contains all of these parts.
     #[track_caller]
     pub fn has(&self, parts: &[&str]) {
         let all = || self.0.lock().unwrap().join("\n");
@@ -70,7 +70,7 @@ impl Lines {
     }
 }
 
-/// What it is about, and its fields.
+/// The text of a line: level, target, message and fields.
 struct Fields(String);
 
 impl Visit for Fields {
