@@ -1,4 +1,4 @@
-//! Send, Sync and Unpin of every public type: a table that the compiler checks.
+//! Checks Send, Sync and Unpin of every public type by a table that the compiler evaluates.
 
 use tokio_doca::accel::*;
 use tokio_doca::channel::*;
@@ -17,8 +17,8 @@ use tokio_doca::stream::*;
 use tokio_doca::sync_event::*;
 use tokio_doca::workq::*;
 
-/// Whether a type has a trait, as a constant: an inherent constant is preferred where its bound
-/// holds.
+/// Expands to a constant that is true if the type has the trait. The inherent constant `HAS` wins
+/// over that of the trait wherever its bound holds.
 macro_rules! has {
     ($type:ty: $trait:path) => {{
         struct Probe<T: ?Sized>(std::marker::PhantomData<T>);
@@ -42,7 +42,7 @@ macro_rules! table {
             assert!(has!($type: Sync) == table!($sync), concat!("Sync of ", stringify!($type)));
             assert!(has!($type: Unpin) == table!($unpin), concat!("Unpin of ", stringify!($type)));
         };)*
-        /// The types of the table, as they are written there.
+        /// The types of the table, as written in their rows.
         const TYPES: &[&str] = &[$(stringify!($type)),*];
     };
     (Send) => { true };
@@ -73,7 +73,7 @@ type OwnDataNode = DataNode<std::cell::Cell<*const u8>>;
 type ChainOp<'a> = DmaCopy<&'a Dma, BufChain, &'a BufChain>;
 
 table! {
-    // Futures: they may move between threads until they are pinned, and lie still then.
+    // Futures: they may move between threads until they are pinned, and must not move afterwards.
     CopyOp<'static>:        Send Sync no;
     OwnedOp:                Send Sync no;
     ChainOp<'static>:       Send Sync no;
@@ -322,7 +322,7 @@ table! {
     Function:               Send Sync Unpin;
 }
 
-/// Traits, functions, and names for types that the table has.
+/// Exported names without a row of their own: traits, functions, and aliases of types in the table.
 const NO_TYPES: [&str; 25] = [
     "Answer",
     "Endpoint",
@@ -351,7 +351,7 @@ const NO_TYPES: [&str; 25] = [
     "ImportOrigin",
 ];
 
-/// The names that `pub use` exports in a file.
+/// Returns the names that a file exports by `pub use`.
 fn exported(file: &str) -> Vec<String> {
     let path = crate::root().join(file);
     let text = std::fs::read_to_string(path).unwrap();

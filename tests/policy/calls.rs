@@ -1,4 +1,4 @@
-//! What an error names as its call is a public function, as a user writes it:
+//! Checks that the call that an error names is a public function, as a user writes it:
 //! `RemoteMmap::from_export`.
 //!
 //! A call is given to `Error::new`, `Error::os` and `with_call`: as a literal, as a constant, or
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::layering::{Source, sources, without_tests};
 
-/// The files that say which names are public.
+/// The files whose `pub use` make names public.
 pub(super) const ROOTS: [&str; 10] = [
     "lib.rs",
     "channel/mod.rs",
@@ -22,7 +22,7 @@ pub(super) const ROOTS: [&str; 10] = [
     "stream/mod.rs",
 ];
 
-/// The code without tests and comments, with its strings.
+/// Returns the code of a file without tests and comments, but with its strings.
 pub(super) fn product(source: &Source) -> String {
     let lines = without_tests(&source.text).lines();
     let code = lines.filter(|line| !line.trim_start().starts_with("//"));
@@ -34,7 +34,7 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-/// The name of the function that a line begins, if it begins one.
+/// Returns the name of the function whose declaration begins on this line.
 fn function(line: &str) -> Option<&str> {
     let (before, after) = line.split_once("fn ")?;
     let known = ["pub", "const", "async", "unsafe"];
@@ -42,7 +42,7 @@ fn function(line: &str) -> Option<&str> {
     declares.then(|| words(after).next()).flatten()
 }
 
-/// All functions that a user can name: `Type::function`, `function` and `soft::function`.
+/// Returns all functions that a user can name: `Type::function`, `function` and `soft::function`.
 fn public(files: &[(String, String)]) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (path, code) in files
@@ -97,7 +97,7 @@ fn public(files: &[(String, String)]) -> BTreeSet<String> {
     found
 }
 
-/// The arguments of the call whose parenthesis `text` begins behind.
+/// Returns the arguments of a call. `text` begins just after the opening parenthesis.
 fn arguments(text: &str) -> Vec<&str> {
     let (mut depth, mut quoted, mut escaped) = (0, false, false);
     let (mut from, mut found) = (0, Vec::new());
@@ -125,7 +125,7 @@ fn arguments(text: &str) -> Vec<&str> {
     found
 }
 
-/// Every use of `name` as a call or a declaration, with its arguments, and what is before it.
+/// Returns every call or declaration of `name`: the code before it, and its arguments.
 fn uses<'a>(code: &'a str, name: &str) -> Vec<(&'a str, Vec<&'a str>)> {
     let open = format!("{name}(");
     code.match_indices(&open)
@@ -134,7 +134,8 @@ fn uses<'a>(code: &'a str, name: &str) -> Vec<(&'a str, Vec<&'a str>)> {
         .collect()
 }
 
-/// The functions with a parameter for the call: the name, and where it is among the arguments.
+/// Returns the functions that have a parameter for the call's name, with the index of that
+/// argument.
 fn takers(code: &str) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for (at, _) in code.match_indices("fn ") {
@@ -159,7 +160,8 @@ fn takers(code: &str) -> BTreeMap<String, usize> {
     found
 }
 
-/// What is wrong with the calls that these files name, and how many they name.
+/// Returns a message for each named call that is not a public function, and the number of calls
+/// that were found.
 fn wrong(files: &[(String, String)]) -> (Vec<String>, usize) {
     let public = public(files);
     let mut constants: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -189,10 +191,10 @@ fn wrong(files: &[(String, String)]) -> (Vec<String>, usize) {
         wrong.extend(unknown.map(|it| format!("{path}: {it}")));
     };
     for (path, code) in files {
-        // The crate names the call for a provider, which hands none on.
+        // The crate names the call for a provider, so that a provider must not pass a name on.
         let hands_on = !path.starts_with("provider/");
         for (name, place) in [("Error::new", 1), ("Error::os", 0), (".with_call", 0)] {
-            // The dot is no part of a word.
+            // Remove the dot, which is not part of a word.
             let name = name.trim_start_matches('.');
             for (_, given) in uses(code, name) {
                 if !given[place].contains(": ") {
@@ -232,7 +234,7 @@ fn wrong(files: &[(String, String)]) -> (Vec<String>, usize) {
 
 fn files() -> Vec<(String, String)> {
     let mut sources = sources();
-    // Models, and where the three functions are.
+    // Leave out models, and the file that defines the three functions.
     sources.retain(|source| !source.path.contains("loom") && source.path != "error.rs");
     let product = |source: &Source| (source.path.clone(), product(source));
     sources.iter().map(product).collect()

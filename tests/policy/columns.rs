@@ -1,11 +1,11 @@
-//! Lines of comments and of Markdown have at most 100 columns.
+//! Checks that lines of comments and of Markdown have at most 100 columns.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 const COLUMNS: usize = 100;
 
-/// The files below a path whose names end so, but for those of build folders.
+/// Collects the Rust and Markdown files below a path, except those of build folders.
 fn files(path: &Path, found: &mut Vec<PathBuf>) {
     if path.is_file() {
         if path.extension().is_some_and(|it| it == "rs" || it == "md") {
@@ -21,8 +21,8 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the numbers of the lines that are too long. A row of a table and a link cannot be
-/// wrapped, and rustfmt wraps code.
+/// Returns the numbers of the lines that are too long. Rows of tables and links cannot be wrapped,
+/// and code is left to rustfmt.
 fn long_lines(name: &str, text: &str) -> Vec<usize> {
     let mut fenced = false;
     let mut found = Vec::new();

@@ -1,28 +1,28 @@
-//! At most three files import each other in a circle: the files of a cycle can only be read and
-//! changed together.
+//! Checks that at most three files import each other in a circle: the files of a cycle can only be
+//! read and changed together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::layering::{Source, code, module, sources, without_tests};
 
-/// The most files of a cycle anywhere.
+/// The most files that a cycle may have.
 const MOST: usize = 3;
 
-/// A path as it is written, in segments: `super`, `core`, `Core`.
+/// A path as it is written, by its segments: `super`, `core`, `Core`.
 type Path<'a> = Vec<&'a str>;
 
-/// The names of other files that a file uses.
+/// The paths of other files that a file uses.
 struct File<'a> {
-    /// A `mod.rs` or `lib.rs`. It names and re-exports what its folder has, and is in no cycle
-    /// itself: a path through it leads to the file that has the item.
+    /// True for a `mod.rs` or `lib.rs`, which names and re-exports the contents of its folder. It
+    /// is in no cycle itself: a path through it leads to the file that has the item.
     is_folder: bool,
-    /// Every path that it imports or writes out.
+    /// Every path that the file imports or writes in full.
     paths: BTreeSet<Path<'a>>,
-    /// Its re-exports: each name, and the path that it stands for.
+    /// The file's re-exports: each name, and the path that the name stands for.
     exports: BTreeMap<&'a str, Path<'a>>,
 }
 
-/// The files by their module paths; that of `lib.rs` is empty.
+/// The files by their module paths. The module path of `lib.rs` is empty.
 type Files<'a> = BTreeMap<Path<'a>, File<'a>>;
 
 fn file<'a>(path: &str, code: &'a str) -> File<'a> {
@@ -34,7 +34,7 @@ fn file<'a>(path: &str, code: &'a str) -> File<'a> {
     for (at, _) in code.match_indices("use ") {
         let before = code[..at].trim_end();
         if before.len() == at && at > 0 {
-            // The end of a longer word.
+            // `use` is the end of a longer word.
             continue;
         }
         let tree = &code[at + "use ".len()..];
@@ -49,13 +49,13 @@ fn file<'a>(path: &str, code: &'a str) -> File<'a> {
     file
 }
 
-/// The segments of a path.
+/// Returns the segments of a path.
 fn segments(path: &str) -> impl Iterator<Item = &str> {
     path.split("::").map(str::trim).filter(|it| !it.is_empty())
 }
 
-/// The paths of a use tree, each with the name that it gets: `a::{self, b as c}` has `a` as `a`,
-/// and `a::b` as `c`.
+/// Returns the paths of a use tree, each with the name that it gets. `a::{self, b as c}` has `a` as
+/// `a`, and `a::b` as `c`.
 fn leaves(tree: &str) -> Vec<(Path<'_>, &str)> {
     let mut depth = 0;
     let parts = tree.split(|c| {
@@ -84,7 +84,7 @@ fn leaves(tree: &str) -> Vec<(Path<'_>, &str)> {
     found
 }
 
-/// The paths that begin with `crate`, `super` or `self`, imported or not.
+/// Returns the paths that begin with `crate`, `super` or `self`, imported or not.
 fn written_out(code: &str) -> BTreeSet<Path<'_>> {
     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     code.split(|c| !is_path(c))
@@ -97,8 +97,8 @@ fn written_out(code: &str) -> BTreeSet<Path<'_>> {
         .collect()
 }
 
-/// The file that defines what `path` names in the module `from`; none if that is a folder or in
-/// another crate. Follows at most `hops` re-exports.
+/// Returns the file that defines the item that `path` names in the module `from`. Returns `None` if
+/// that is a folder or in another crate. Follows at most `hops` re-exports.
 fn target<'a>(
     files: &Files<'a>,
     from: &[&'a str],
@@ -143,7 +143,7 @@ fn target<'a>(
     (!file.is_folder).then_some(base)
 }
 
-/// Which files each file imports.
+/// Returns the files that each file imports.
 fn imports(sources: &[(String, String)]) -> BTreeMap<String, BTreeSet<String>> {
     let files: Files = sources
         .iter()
@@ -167,7 +167,7 @@ fn imports(sources: &[(String, String)]) -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
-/// The files that a file imports, and those that these import, and so on.
+/// Returns the files that a file imports, directly or through other files.
 fn reached<'a>(
     imports: &'a BTreeMap<String, BTreeSet<String>>,
     from: &'a str,
@@ -180,7 +180,7 @@ fn reached<'a>(
     reached
 }
 
-/// The cycles of more than one file.
+/// Returns the cycles of more than one file.
 fn cycles(imports: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<BTreeSet<&str>> {
     let names = imports.keys().map(String::as_str);
     let reached: BTreeMap<&str, _> = names.map(|it| (it, reached(imports, it))).collect();
@@ -193,7 +193,7 @@ fn cycles(imports: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<BTreeSet<&st
     cycles
 }
 
-/// The folder that has all of them.
+/// Returns the innermost folder that has all files of a cycle.
 fn folder(cycle: &BTreeSet<&str>) -> String {
     let mut files = cycle.iter().map(|it| it.split('/').collect::<Vec<_>>());
     let first = files.next().unwrap_or_default();
@@ -204,7 +204,7 @@ fn folder(cycle: &BTreeSet<&str>) -> String {
     first[..same].join("/")
 }
 
-/// One message for each cycle that is too large.
+/// Returns a message for each cycle that is too large.
 fn faults(imports: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let large = cycles(imports).into_iter().filter(|it| it.len() > MOST);
     let large = large.map(|cycle| {
@@ -223,7 +223,7 @@ fn faults(imports: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     large.collect()
 }
 
-/// A source without comments, strings and tests.
+/// Returns the path of a source, and its code without comments, strings and tests.
 fn product(source: &Source) -> (String, String) {
     let code = code(&source.text);
     (source.path.clone(), without_tests(&code).to_owned())
@@ -242,7 +242,7 @@ fn no_more_files_than_three_import_each_other_in_a_circle() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The imports of files that are given by path and text.
+/// Returns the imports of files given by path and text.
 fn planted(files: &[(&str, &str)]) -> BTreeMap<String, BTreeSet<String>> {
     let source = |(path, text): &(&str, &str)| {
         let (path, text) = ((*path).to_owned(), (*text).to_owned());
@@ -259,7 +259,7 @@ fn a_path_is_followed_however_it_is_written() {
         "use crate::m::b::*;",
         "fn f() -> super::b::B {}",
         "fn f() { crate::m::b::f(super::c::C) }",
-        // Re-exported, under another name, and twice.
+        // Re-exported once, under another name, and twice.
         "use super::B;",
         "use crate::m::Renamed;",
         "use crate::B;",
@@ -293,7 +293,7 @@ fn a_path_is_followed_however_it_is_written() {
         ]);
         assert!(imports["m/a"].is_empty(), "{text}: {imports:?}");
     }
-    // A file with files of its own names them as a folder does.
+    // A file that has a folder of the same name refers to the files in it.
     let imports = planted(&[
         ("m/mod.rs", ""),
         ("m/a.rs", "mod d;\nuse d::D;"),

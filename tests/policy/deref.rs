@@ -1,29 +1,30 @@
-//! `Deref` is for pointers and guards: elsewhere a type has methods that no reader finds at it.
+//! Checks that only pointers and guards implement `Deref`. Any other type would get methods that a
+//! reader does not find at the type.
 
 use super::layering::{code, sources, without_tests};
 
-/// What may have `Deref`, by file and type, and what it is.
+/// The types that may have `Deref`, by file and type, grouped by what they are.
 const POINTERS: [(&str, &str); 10] = [
-    // Of buffers: guards of their data, counts of their elements, and Leases, which are guards too.
+    // Buffers: guards of their data, counts of their elements, and leases, which are guards too.
     ("mem/buf/guard.rs", "BufData"),
     ("mem/buf/guard.rs", "BufDataMut"),
     ("mem/element/element.rs", "Count"),
     ("mem/element/element.rs", "Handle"),
     ("mem/element/lease.rs", "Lease"),
     ("mem/element/slab.rs", "SlabHandle"),
-    // Of a mutex: its guard.
+    // A mutex: its guard.
     ("sync/brief.rs", "BriefGuard"),
-    // Of descriptors: guards that close them.
+    // Descriptors: guards that close them.
     ("channel/socket.rs", "ClosedElsewhere"),
     ("process/closing.rs", "Guarded"),
     // An `Arc` that stops the fabric's thread when it is dropped.
     ("provider/soft/fabric/process.rs", "Fabric"),
 ];
 
-/// Types that are neither, and still have it. The list may only shrink.
+/// Types that are neither pointers nor guards, and still have `Deref`. The list may only shrink.
 const LEFT: [(&str, &str); 1] = [("provider/soft/engine/rings.rs", "Consumer")];
 
-/// The name of each type that implements `Deref`.
+/// Returns the name of each type that implements `Deref`.
 fn derefs(text: &str) -> Vec<String> {
     let code = code(text);
     let is_word = |c: &char| c.is_alphanumeric() || *c == '_';
@@ -34,7 +35,7 @@ fn derefs(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Compares what has `Deref` with what may have it: one message for each type that differs.
+/// Compares the types that have `Deref` with those that may. Returns a message for each difference.
 fn faults(found: &[(String, String)], known: &[(&str, &str)]) -> Vec<String> {
     let is = |(path, name): &(&str, &str), it: &(String, String)| it.0 == *path && it.1 == *name;
     let new = found.iter().filter(|it| !known.iter().any(|at| is(at, it)));
@@ -72,7 +73,8 @@ fn a_planted_deref_is_found_and_a_missing_one_too() {
         let found = [("ops/new.rs".to_owned(), "Request".to_owned())];
         assert_eq!(faults(&found, &[]).len(), 1);
         assert!(faults(&found, &[("ops/new.rs", "Request")]).is_empty());
-        // Neither another type of the file, nor the same name elsewhere.
+        // An entry for another type of the file, or for the same name in another file, does not
+        // match.
         assert_eq!(faults(&found, &[("ops/new.rs", "Other")]).len(), 2);
         assert_eq!(faults(&found, &[("ops/old.rs", "Request")]).len(), 2);
     }

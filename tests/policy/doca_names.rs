@@ -1,5 +1,5 @@
-//! docs/guide/doca.md has one row for each function of DOCA. The items that a row names exist, each
-//! name of DOCA in a row with an item is a doc alias, and each doc alias is in a row.
+//! Checks docs/guide/doca.md: it has one row for each function of DOCA. The items that a row names
+//! exist, each DOCA name in a row with an item is a doc alias, and each doc alias is in a row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,10 +7,10 @@ use std::fs;
 use super::calls::{ROOTS, product, words};
 use super::layering::sources;
 
-/// The functions of DOCA 2.2, one a line, in the order of its headers.
+/// The functions of DOCA 2.2, one per line, in the order of its headers.
 const FUNCTIONS: &str = include_str!("doca_functions.txt");
 
-/// The rows of all tables, each as its cells.
+/// Returns the rows of all tables of a page, each as a list of cells.
 fn rows(page: &str) -> Vec<Vec<&str>> {
     let (mut found, mut in_body) = (Vec::new(), false);
     for line in page.lines() {
@@ -28,17 +28,17 @@ fn rows(page: &str) -> Vec<Vec<&str>> {
     found
 }
 
-/// What stands between backticks.
+/// Returns the texts between backticks.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// The names of DOCA in a cell.
+/// Returns the DOCA names in a cell.
 fn names(cell: &str) -> impl Iterator<Item = &str> {
     quoted(cell).filter(|it| it.starts_with("doca_") || it.starts_with("DOCA_"))
 }
 
-/// The items of the crate in a cell: `Type` and `Type::member`.
+/// Returns the items of the crate in a cell: `Type` and `Type::member`.
 fn items(cell: &str) -> impl Iterator<Item = &str> {
     let is_path = |it: &str| {
         it.starts_with(|c: char| c.is_ascii_uppercase())
@@ -49,7 +49,7 @@ fn items(cell: &str) -> impl Iterator<Item = &str> {
     quoted(cell).filter(move |it| is_path(it) && !it.starts_with("DOCA_"))
 }
 
-/// The names in `#[doc(alias = "..")]`.
+/// Returns the names in `#[doc(alias = "..")]` attributes.
 fn aliases(files: &[(String, String)]) -> BTreeSet<&str> {
     let lines = files.iter().flat_map(|(_, code)| code.lines());
     lines
@@ -58,7 +58,7 @@ fn aliases(files: &[(String, String)]) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The types that a user can name.
+/// Returns the types that a user can name.
 fn types(files: &[(String, String)]) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();
     for (_, code) in files
@@ -73,7 +73,7 @@ fn types(files: &[(String, String)]) -> BTreeSet<&str> {
     found
 }
 
-/// The type that a line declares as public, and whether its members are public of themselves.
+/// Returns the public type that a line declares, and true if its members are public without `pub`.
 fn declared(line: &str) -> Option<(&str, bool)> {
     let rest = line.trim_start().strip_prefix("pub ")?;
     let (word, rest) = rest.split_once(' ')?;
@@ -85,7 +85,7 @@ fn declared(line: &str) -> Option<(&str, bool)> {
     Some((words(rest).next()?, is_open))
 }
 
-/// The type that a line begins an `impl` of, and whether it is that of a trait.
+/// Returns the type whose `impl` begins on this line, and true if it is the impl of a trait.
 fn implemented(line: &str) -> Option<(&str, bool)> {
     let line = line.trim_start();
     let rest = line.strip_prefix("unsafe ").unwrap_or(line);
@@ -102,7 +102,7 @@ fn implemented(line: &str) -> Option<(&str, bool)> {
     }
 }
 
-/// The member that a line declares: a function, a constant, a field or a variant.
+/// Returns the member that a line declares: a function, a constant, a field or a variant.
 fn member(line: &str, is_open: bool) -> Option<&str> {
     let indent = line.len() - line.trim_start().len();
     let line = line.trim_start();
@@ -116,12 +116,12 @@ fn member(line: &str, is_open: bool) -> Option<&str> {
             .all(|word| ["const", "async", "unsafe"].contains(&word))
     {
         let name = words(after).next()?;
-        // Macros that make methods of a list have a blank behind the name.
+        // In the list of a macro that makes methods, a space follows the name.
         let is_listed = after[name.len()..].starts_with(' ');
         return (is_public || is_open || is_listed).then_some(name);
     }
     if let Some(after) = rest.strip_prefix("const ") {
-        // A flag of bitflags has no `pub`.
+        // A flag in `bitflags!` has no `pub`.
         let is_flag = indent == 8;
         return words(after)
             .next()
@@ -139,7 +139,7 @@ fn member(line: &str, is_open: bool) -> Option<&str> {
     (is_field || is_variant).then_some(name)
 }
 
-/// The items that a user can name: `Type` and `Type::member`.
+/// Returns the items that a user can name: `Type` and `Type::member`.
 fn public(files: &[(String, String)]) -> BTreeSet<String> {
     let types = types(files);
     let mut found: BTreeSet<String> = types.iter().map(|&name| name.to_owned()).collect();
@@ -149,7 +149,7 @@ fn public(files: &[(String, String)]) -> BTreeSet<String> {
             if let Some(begun) = declared(line).or_else(|| implemented(line)) {
                 (of, is_open) = begun;
             } else if !line.starts_with(' ') && line.ends_with("! {") {
-                // The list of a macro that has declared the type.
+                // The list of a macro that declares members of the type.
                 is_open = true;
             } else if types.contains(of)
                 && let Some(name) = member(line, is_open)
@@ -161,7 +161,7 @@ fn public(files: &[(String, String)]) -> BTreeSet<String> {
     found
 }
 
-/// One message for each rule that the page breaks.
+/// Returns a message for each violation of a rule by the page.
 fn faults(functions: &[&str], page: &str, files: &[(String, String)]) -> Vec<String> {
     let mut faults = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();

@@ -1,9 +1,9 @@
-//! The page of every type that a user makes or holds has an example.
+//! Checks that the documentation of every type that a user makes or holds has an example.
 
 use super::layering::{Source, is_test, sources, without_tests};
 
-/// The types that a user makes, holds or is handed, by subject. Types for authors of providers,
-/// traits that mark operands, and futures that nobody names are not among them.
+/// The types that a user makes, holds or receives, by subject. The list leaves out types for
+/// authors of providers, traits that mark operands, and futures that users never name.
 const HELD: [(&str, &[&str]); 13] = [
     (
         "device",
@@ -189,13 +189,13 @@ fn item(line: &str) -> Option<&str> {
 /// Returns true if a documentation comment has a block of Rust that is meant to compile.
 fn has_example(comment: &[&str]) -> bool {
     let fences = comment.iter().filter_map(|line| line.strip_prefix("```"));
-    // Every second one ends a block.
+    // Every second fence ends a block.
     fences
         .step_by(2)
         .any(|language| !language.starts_with("text") && !language.starts_with("compile_fail"))
 }
 
-/// Returns the public types of a file, and whether the page of each has an example.
+/// Returns the public types of a file, each with true if its documentation has an example.
 fn pages(text: &str) -> Vec<(&str, bool)> {
     let (mut found, mut comment, mut attribute) = (Vec::new(), Vec::new(), false);
     for line in without_tests(text).lines() {
@@ -203,7 +203,8 @@ fn pages(text: &str) -> Vec<(&str, bool)> {
         if let Some(documentation) = words.strip_prefix("///") {
             comment.push(documentation.trim_start());
         } else if attribute || words.starts_with("#[") {
-            // rustfmt may break an attribute into lines, the last of which closes it.
+            // rustfmt may break an attribute into several lines. The last one ends with the closing
+            // bracket.
             let code = words.split(" //").next().unwrap_or_default();
             attribute = !code.ends_with(']');
         } else {
@@ -216,7 +217,7 @@ fn pages(text: &str) -> Vec<(&str, bool)> {
     found
 }
 
-/// Returns one message for each of `held` that has no example, or that does not exist.
+/// Returns a message for each type of `held` that has no example, or that does not exist.
 fn faults(sources: &[Source], held: &[(&str, &[&str])]) -> Vec<String> {
     let sources = sources.iter().filter(|source| !is_test(&source.path));
     let pages: Vec<_> = sources.flat_map(|source| pages(&source.text)).collect();
@@ -265,7 +266,7 @@ fn a_page_without_an_example_is_found_and_so_is_a_type_that_is_gone() {
         "/// Words.\n#[derive(Clone)]\npub enum Held {",
         "/// ```text\n/// | data |\n/// ```\npub struct Held;",
         "/// ```compile_fail,E0597\n/// f()\n/// ```\npub struct Held;",
-        // The example of its neighbour.
+        // This example belongs to the neighbouring type.
         "/// ```\n/// f()\n/// ```\npub struct Other;\n\npub struct Held;",
         "/// ```\n/// f()\n/// ```\nfn f() {}\n/// Words.\npub struct Held;",
     ] {

@@ -1,15 +1,16 @@
-//! No function is longer than a screen: a long one has parts, and the parts have names.
+//! Checks that no function is longer than a screen: a long function has parts, and the parts should
+//! have names.
 //!
-//! Counted are the lines of its body that have code: those between its braces, without comments and
-//! blank lines, and a text over several lines as one. So a signature that is wrapped, a reason that
-//! is given and a step that is set apart cost nothing.
+//! The count is of the body's lines with code: the lines between its braces, without comments and
+//! blank lines, and with a string over several lines as one. So a wrapped signature, a comment and
+//! a blank line between steps cost nothing.
 
 use super::layering::{code, is_test, published, without_tests};
 
 /// The most lines of a body.
 const LINES: usize = 60;
 
-/// The name of the function that a line begins, if it begins one.
+/// Returns the name of the function whose declaration begins on this line.
 fn named(line: &str) -> Option<&str> {
     let (before, after) = line.split_once("fn ")?;
     let known = |word: &str| {
@@ -28,10 +29,10 @@ fn named(line: &str) -> Option<&str> {
         .filter(|name| !name.is_empty())
 }
 
-/// Every function of a file, those within functions too, with the number of lines of its body.
+/// Returns every function of a file, nested ones included, with the number of lines of its body.
 ///
-/// The sources are formatted: a function ends with the brace below its first letter, and what is
-/// behind its head on the same line is short.
+/// Since the sources are formatted, a function ends with the brace at the indentation of its first
+/// line. A body on the same line as its head is short, and is ignored.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let code = code(text);
     let lines: Vec<&str> = without_tests(&code).lines().collect();
@@ -44,7 +45,7 @@ fn functions(text: &str) -> Vec<(String, usize)> {
             continue;
         };
         if !rest[head].ends_with('{') {
-            // A declaration, or a body on the line of its head.
+            // A declaration without a body, or a body on the line of its head.
             continue;
         }
         let body = &rest[head + 1..];
@@ -56,7 +57,7 @@ fn functions(text: &str) -> Vec<(String, usize)> {
     found
 }
 
-/// One message for each function that is too long.
+/// Returns a message for each function that is too long.
 fn faults(found: &[(String, String, usize)]) -> Vec<String> {
     let long = found.iter().filter(|(_, _, lines)| *lines > LINES);
     let long = long.map(|(path, name, lines)| {
@@ -68,7 +69,7 @@ fn faults(found: &[(String, String, usize)]) -> Vec<String> {
 #[test]
 fn no_function_is_longer_than_sixty_lines() {
     let sources = published();
-    // What fuzzers run is built for them alone.
+    // Code for fuzzers is not product code.
     let product = sources
         .iter()
         .filter(|source| !is_test(&source.path) && !source.path.contains("fuzzing"));
@@ -101,7 +102,7 @@ fn a_function_that_is_long_is_found() {
     let faults = faults(&of(61));
     assert_eq!(faults.len(), 1);
     assert!(faults[0].contains("long has 61 lines: give"), "{faults:?}");
-    // Functions within others, and those of traits, are seen; words of texts are none.
+    // Nested functions and those of traits are found; words in strings are not.
     let text = "fn a() {\n    async fn b() {\n        c();\n    }\n    \"fn d() {\";\n    b();\n}\ntrait T {\n    fn e();\n    fn f() {\n        e();\n    }\n}\n";
     let names = [("a", 5), ("b", 1), ("f", 1)];
     assert_eq!(

@@ -1,12 +1,13 @@
-//! The guide shows the files of `examples/tiny_store`, and its pictures without files: docs.rs
-//! serves none. `TOKIO_DOCA_WRITE_GUIDE=1 cargo test --test policy guide` writes both anew.
+//! Checks that the guide shows the files of `examples/tiny_store`, and that its pictures are
+//! embedded, since docs.rs serves no files. `TOKIO_DOCA_WRITE_GUIDE=1 cargo test --test policy
+//! guide` rewrites both.
 
 use std::fs;
 
-/// The pictures of the documentation, in `docs`.
+/// The names of the documentation's pictures in `docs`.
 const PICTURES: [&str; 4] = ["credits", "job", "leases", "model"];
 
-/// Compares a file with what it must be, or writes that.
+/// Checks that a file has the text `right`. With `TOKIO_DOCA_WRITE_GUIDE`, writes that text first.
 fn is_up_to_date(path: &str, right: &str) {
     let file = crate::root().join(path);
     if std::env::var_os("TOKIO_DOCA_WRITE_GUIDE").is_some() {
@@ -23,7 +24,7 @@ fn is_up_to_date(path: &str, right: &str) {
     );
 }
 
-/// The lines of a file of the store, without its header.
+/// Returns the lines of a file of the example store, without its header.
 fn shown(name: &str) -> Vec<String> {
     let path = crate::root().join(format!("examples/tiny_store/{name}"));
     let text = fs::read_to_string(path).unwrap();
@@ -32,8 +33,9 @@ fn shown(name: &str) -> Vec<String> {
     lines.skip_while(is_header).collect()
 }
 
-/// A chapter in which the blocks under the name of a file have its lines. Hidden lines come first,
-/// or before each `mod`.
+/// Returns a chapter with each block under the name of a file replaced by the lines of that file,
+/// and the number of such blocks. Hidden lines stay at the start of a block, and one is put before
+/// each `mod`.
 fn chapter(text: &str) -> (String, usize) {
     let (mut out, mut files) = (Vec::new(), 0);
     let mut lines = text.lines();

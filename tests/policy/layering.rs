@@ -1,20 +1,21 @@
-//! Imports point down only: `ops > reactor > mem > device > {error, sync}`, and a provider sees the
-//! contract alone.
+//! Checks that imports point downwards only: `ops > reactor > mem > device > {error, sync}`, and
+//! that a provider imports only the contract (`device`) and the layers below it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Who may name whom. What is not listed is refused, and so is a layer that is not listed.
+/// The layers that each layer may import. All other imports are refused, and so is a layer without
+/// a row.
 const MAY: [(&str, &[&str]); 11] = [
-    // Above all.
+    // The uppermost layer.
     (
         "stream",
         &[
             "channel", "ops", "reactor", "mem", "device", "error", "sync",
         ],
     ),
-    // Beside ops, on top.
+    // Beside `ops`.
     ("channel", &["device", "error", "process", "sync"]),
     ("ops", &["reactor", "mem", "device", "error", "sync"]),
     ("reactor", &["mem", "device", "error", "sync"]),
@@ -23,7 +24,7 @@ const MAY: [(&str, &[&str]); 11] = [
     ("provider", &["device", "error", "process", "sync"]),
     ("process", &["error", "sync"]),
     ("sync", &["error"]),
-    // Words alone.
+    // Text only.
     ("guide", &[]),
     ("error", &[]),
 ];
@@ -31,21 +32,22 @@ const MAY: [(&str, &[&str]); 11] = [
 /// The most lines of a file without its tests.
 const LINES: usize = 450;
 
-/// The most files of a folder.
+/// The most files in a folder.
 const FILES: usize = 15;
 
 pub(super) struct Source {
-    /// Below `src`: `mem/buf.rs`; and of the contract suite's crate `contract/report.rs`.
+    /// The path below `src`, as `mem/buf.rs`, or `contract/report.rs` for the contract suite's
+    /// crate.
     pub(super) path: String,
     pub(super) text: String,
 }
 
-/// The library's files.
+/// Returns the library's files.
 pub(super) fn sources() -> Vec<Source> {
     below("src", "")
 }
 
-/// The files of all crates that are published.
+/// Returns the files of all published crates.
 pub(super) fn published() -> Vec<Source> {
     let mut all = sources();
     all.extend(below("contract/src", "contract/"));
@@ -74,14 +76,15 @@ fn below(folder: &str, prefix: &str) -> Vec<Source> {
     files.into_iter().map(source).collect()
 }
 
-/// The module path of a file: `mem/buf.rs` is `mem::buf`, `mem/mod.rs` is `mem`.
+/// Returns the module path of a file: `mem::buf` for `mem/buf.rs`, `mem` for `mem/mod.rs`.
 pub(super) fn module(path: &str) -> Vec<&str> {
     let path = path.strip_suffix(".rs").unwrap();
     let path = path.strip_suffix("/mod").unwrap_or(path);
     path.split('/').collect()
 }
 
-/// The code: comments and strings blanked, so that their words name nothing.
+/// Returns the code without comments and with empty strings, so that their words do not count as
+/// names.
 pub(super) fn code(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -112,11 +115,11 @@ pub(super) fn code(text: &str) -> String {
     code
 }
 
-/// The code without what is built for tests only: everything from the first `#[cfg(test)]`-like
-/// module on.
+/// Returns the code without its test modules: everything before the first `#[cfg(test)]` or similar
+/// module.
 pub(super) fn without_tests(code: &str) -> &str {
     let test = ["#[cfg(test)]\nmod", "#[cfg(all(test"];
-    // An item in between, as a method that models alone call, ends nothing.
+    // A test-only item that is not a module, such as a method for models, does not end the code.
     let is_module = |at: &usize| {
         let mut lines = code[*at..].lines().skip(1);
         let item = lines.find(|line| !line.starts_with("#["));
@@ -129,7 +132,7 @@ pub(super) fn without_tests(code: &str) -> &str {
     &code[..cut.min().unwrap_or(code.len())]
 }
 
-/// The first two names of every path that begins with `crate::` or `super::`, resolved to the
+/// Returns the first name of every path that begins with `crate::` or `super::`, resolved from the
 /// crate's root.
 fn targets(module: &[&str], code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
@@ -164,7 +167,7 @@ fn targets(module: &[&str], code: &str) -> BTreeSet<String> {
     found
 }
 
-/// What a path goes on with: one name, or those of a brace list.
+/// Returns the next name of a path, or the names of a brace list.
 fn heads(rest: &str) -> Vec<&str> {
     let name = |text: &'_ str| {
         let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
@@ -205,7 +208,7 @@ fn layer_of(name: &str, lib: &str) -> String {
             continue;
         };
         let mut names = names.split(|c: char| !c.is_alphanumeric() && c != '_');
-        // Within a module that `lib.rs` writes out: no name of the root.
+        // Skip re-exports inside modules that `lib.rs` writes out: those are not names of the root.
         if layer == "crate" {
             continue;
         }
@@ -216,7 +219,7 @@ fn layer_of(name: &str, lib: &str) -> String {
     name.to_owned()
 }
 
-/// The edges of a file that are not allowed.
+/// Returns a message for each import of a file that is not allowed.
 fn bad_edges(path: &str, text: &str, lib: &str) -> Vec<String> {
     let code = code(text);
     let module = module(path);
@@ -313,7 +316,8 @@ fn a_planted_bad_edge_is_found() {
     }
 }
 
-/// Whether a file is a test as a whole: a loom model, or tests in a file or a folder of their own.
+/// Returns true if a whole file is for tests: a loom model, or tests in a file or a folder of their
+/// own.
 pub(super) fn is_test(path: &str) -> bool {
     path.split('/')
         .any(|part| ["loom", "loom.rs", "tests", "tests.rs"].contains(&part))
@@ -331,7 +335,7 @@ fn no_file_is_long_without_its_tests() {
     }
 }
 
-/// One message for each folder that has too many files, tests apart.
+/// Returns a message for each folder that has too many files, not counting tests.
 fn crowded(paths: &[&str]) -> Vec<String> {
     let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
     for path in paths.iter().filter(|path| !is_test(path)) {
@@ -357,7 +361,7 @@ fn no_folder_has_more_than_fifteen_files() {
 fn a_folder_that_is_crowded_is_found() {
     let folder = |files: usize| {
         let mut paths: Vec<String> = (0..files).map(|at| format!("m/f{at}.rs")).collect();
-        // None of these counts.
+        // None of these files counts.
         let others = [
             "m/loom.rs",
             "m/tests.rs",

@@ -1,6 +1,6 @@
-//! Only a `Leased` can be submitted: a job, and the leases of all memory that it names. `mem` alone
-//! makes one, so that no other part of the crate can pair a job with leases of other memory, or
-//! change its length.
+//! Checks that only `mem` makes a `Leased`: a job with the leases of all memory that it names. Only
+//! a `Leased` can be submitted, so no other part of the crate can pair a job with leases of other
+//! memory, or change its length.
 //!
 //! The type is private to the crate, so a `compile_fail` example cannot name it. These rules check
 //! that its fields and its constructor are private; the compiler does the rest.
@@ -9,7 +9,7 @@ use super::layering::{Source, sources, without_tests};
 
 const HOME: &str = "mem/operand/leased.rs";
 
-/// The code of a file without tests and comments.
+/// Returns the code of a file without tests and comments.
 fn code(source: &Source) -> String {
     let lines = without_tests(&source.text).lines();
     lines
@@ -18,7 +18,7 @@ fn code(source: &Source) -> String {
         .collect()
 }
 
-/// What stands between the braces after `head`.
+/// Returns the text from `head` to the closing brace of its body.
 fn body<'a>(code: &'a str, head: &str) -> &'a str {
     let start = code.find(head).unwrap_or_else(|| panic!("no `{head}`"));
     let rest = &code[start..];
@@ -30,7 +30,7 @@ fn mem_alone_makes_what_may_be_submitted() {
     let mut makers = 0;
     for source in sources() {
         let (path, code) = (&source.path, code(&source));
-        // `Leased { ..` is a literal, unless it is a type's body.
+        // `Leased { ..` is a literal, except in the definition of the type.
         let literals = code
             .split("Leased {")
             .collect::<Vec<_>>()
@@ -64,6 +64,6 @@ fn a_leased_job_stays_as_it_was_made() {
         methods.contains("\n    unsafe fn new"),
         "others could make one"
     );
-    // A job that is lent cannot be changed, and a job that was taken out cannot be submitted.
+    // A borrowed job cannot be changed, and a job that was taken out cannot be submitted.
     assert!(!code.contains("&mut"), "others could change one");
 }

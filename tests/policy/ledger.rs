@@ -1,5 +1,5 @@
-//! The ledger of unsafe code in docs/unsafe.md names the files that have some, and how much: no
-//! more, no fewer.
+//! Checks that the ledger in docs/unsafe.md lists exactly the files with unsafe code, and the
+//! amount in each.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What is built without `cfg(test)`, comments and strings left out: a test module stands at the
+/// Returns the code that is built without `cfg(test)`, without comments. A test module is at the
 /// end of its file.
 fn product(text: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
@@ -26,7 +26,7 @@ fn product(text: &str) -> String {
         let test = line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
         match source.peek() {
             Some(next) if test && next.starts_with("mod ") && next.ends_with('{') => break,
-            // Methods for tests alone: the file goes on behind them.
+            // An `impl` for tests only: skip it, since code follows it.
             Some(next) if test && next.starts_with("impl ") => {
                 source.find(|line| *line == "}");
                 continue;
@@ -38,8 +38,8 @@ fn product(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Blocks and impls. `unsafe fn` and `unsafe trait` put a duty on others, and do nothing
-/// themselves.
+/// Counts unsafe blocks and impls. `unsafe fn` and `unsafe trait` put a duty on others, and do
+/// nothing themselves.
 fn count(text: &str) -> usize {
     let words: Vec<&str> = text
         .split(|c: char| {
@@ -58,14 +58,14 @@ fn count(text: &str) -> usize {
 /// The crates that may have unsafe code.
 const FOLDERS: [&str; 3] = ["src", "contract/src", "cli/src"];
 
-/// Files of published crates with unsafe code outside their tests.
+/// Returns the files with unsafe code outside tests, each with its count.
 fn in_source() -> BTreeMap<String, usize> {
     let mut found = Vec::new();
     for folder in FOLDERS {
         files(&crate::root().join(folder), &mut found);
     }
     let mut ledger = BTreeMap::new();
-    // Loom models, and tests in a file or a folder of their own, are tests as a whole.
+    // Leave out loom models, and tests in a file or a folder of their own.
     let is_test = |file: &&PathBuf| {
         let part = |part: &std::ffi::OsStr| {
             ["loom", "loom.rs", "tests", "tests.rs"]
@@ -100,14 +100,14 @@ fn ledger() -> String {
     fs::read_to_string(crate::root().join("docs/unsafe.md")).expect("docs has the ledger")
 }
 
-/// What the ledger says: the path of a file in [`FOLDERS`] and its number, with the boundary that
-/// the file is inside.
+/// Returns the entries of the ledger: the path of a file in [`FOLDERS`], its count, and the
+/// boundary under which the file is listed.
 fn in_ledger(text: &str) -> Vec<(String, usize, String)> {
     let (mut boundary, mut found) = (String::new(), Vec::new());
     for part in text.split("\n## ").skip(1) {
         boundary.clear();
         boundary.push_str(part.lines().next().unwrap_or_default());
-        // A path that is followed by its number, which may stand on the next line.
+        // A path, followed by its count, which may be on the next line.
         let words: Vec<&str> = part.split('`').collect();
         let is_file = |it: &str| FOLDERS.iter().any(|folder| it.starts_with(folder));
         for pair in words.windows(2).filter(|pair| is_file(pair[0])) {

@@ -1,10 +1,10 @@
-//! Links lead somewhere: in the package, and in the chapters of the guide, which are Markdown files
-//! and modules of the documentation at once.
+//! Checks that links have a target: in the package, and in the chapters of the guide, which are
+//! Markdown files and modules of the documentation at once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the package has, by `include` of its manifest: files, and folders.
+/// The files and folders of the package, as in `include` of its manifest.
 const PACKAGE: [&str; 9] = [
     "src",
     "examples",
@@ -27,7 +27,8 @@ fn markdown(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The targets of a text's links, those of definitions included, and whether each is one.
+/// Returns the targets of a text's links and link definitions, each with true if it is a
+/// definition.
 fn targets(text: &str) -> Vec<(String, bool)> {
     let mut found = Vec::new();
     let mut fenced = false;
@@ -46,12 +47,13 @@ fn targets(text: &str) -> Vec<(String, bool)> {
             found.push((target.to_owned(), false));
         }
     }
-    // A link that is broken over two lines ends in the second one.
+    // A link that is broken over two lines has its target on the second line. Only targets inside
+    // the project are checked.
     found.retain(|(target, _)| !target.contains("://") && !target.starts_with('#'));
     found
 }
 
-/// Links of a file that lead to nothing in the package.
+/// Returns the links of a file whose target is not in the package.
 fn lost(file: &Path, text: &str) -> Vec<String> {
     let (root, folder) = (crate::root(), file.parent().unwrap());
     let is_there = |target: &str| {
@@ -59,7 +61,7 @@ fn lost(file: &Path, text: &str) -> Vec<String> {
         let Ok(path) = path.canonicalize() else {
             return false;
         };
-        // Folders with a manifest are packages of their own.
+        // A folder with a manifest is a package of its own.
         let inner = path.ancestors().take_while(|folder| **folder != *root);
         let is_own = !inner
             .into_iter()
@@ -84,7 +86,7 @@ fn every_link_leads_to_a_file_of_the_package() {
         );
         markdown(&path, &mut files);
     }
-    // Its links are paths of Rust.
+    // The links of this file are Rust paths.
     files.retain(|file| !file.ends_with("src/guide/links.md"));
     let manifest = fs::read_to_string(crate::root().join("Cargo.toml")).unwrap();
     let include = manifest.split("\ninclude = ").nth(1).unwrap();
@@ -102,8 +104,8 @@ fn every_link_leads_to_a_file_of_the_package() {
     assert!(files.len() > 40, "only {} files were found", files.len());
 }
 
-/// What is wrong with the links of a chapter, given the definitions that come before it in the
-/// documentation.
+/// Returns a message for each faulty link of a chapter, given the link definitions that come before
+/// the chapter in the documentation.
 fn faults(name: &str, text: &str, defined: &str) -> Vec<String> {
     let mut faults = Vec::new();
     for (target, is_definition) in targets(text) {

@@ -1,5 +1,5 @@
-//! What subscribes to the log is code of the application's, and may panic: events and spans of
-//! `tracing` are written within `sync::log` or `sync::log_later`, which contain that.
+//! Checks that events and spans of `tracing` are written within `sync::log` or `sync::log_later`.
+//! These contain panics of the subscriber, which is code of the application.
 
 use super::layering::{code, is_test, sources, without_tests};
 
@@ -7,7 +7,7 @@ const MACROS: [&str; 7] = [
     "error!(", "warn!(", "info!(", "debug!(", "trace!(", "span!(", "event!(",
 ];
 
-/// What stands in the parentheses that `text` begins behind.
+/// Returns the contents of parentheses. `text` begins just after the opening one.
 fn within(text: &str) -> &str {
     let mut depth = 1;
     let end = text.find(|c| {
@@ -17,7 +17,8 @@ fn within(text: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// How many events and spans are written, and how many of them within a `log`.
+/// Returns the number of events and spans that the code writes, and how many of them are within a
+/// `log` call.
 fn written(text: &str) -> (usize, usize) {
     let code = code(text);
     let code = without_tests(&code);

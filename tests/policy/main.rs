@@ -1,7 +1,7 @@
-//! Rules for the sources and the documents: layers, import cycles, what has `Deref`, long
-//! functions, the ledger of unsafe code, auto traits, the table of what works where, the calls that
-//! errors name, the names of DOCA, how the log is written, where links lead, the examples of types
-//! that a user holds, and how much product code there is.
+//! Checks rules for the sources and the documents: layers, import cycles, types with `Deref`, long
+//! functions, the ledger of unsafe code, auto traits, the table of supported operations, the calls
+//! that errors name, the names of DOCA, how the log is written, the targets of links, examples of
+//! the types that a user holds, and the amount of product code.
 
 mod auto_traits;
 mod calls;
@@ -21,7 +21,7 @@ mod weight;
 mod what_works;
 mod words;
 
-/// The project's folder.
+/// Returns the project's folder.
 fn root() -> std::path::PathBuf {
     let root = support::programs::root();
     root.canonicalize().expect("it is there")

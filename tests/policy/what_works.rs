@@ -1,5 +1,5 @@
-//! What works on which device: the table of docs/what-works.md, row by row. What a query says is
-//! what the call does, and what the table says.
+//! Checks the table of docs/what-works.md, which says what works on which device, row by row: the
+//! capability query, the call and the table must agree.
 
 use support::device::{adapter, required_adapter, under_test};
 use support::{in_time, runtime};
@@ -18,7 +18,7 @@ use tokio_doca::{
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;
 
-/// The first word of a row, what asks the device for it, and what does it.
+/// A row: the text of its first cell, the query of the device's capabilities, and the call.
 struct Row {
     name: &'static str,
     query: fn(&Caps) -> bool,
@@ -155,7 +155,7 @@ const ROWS: [Row; 25] = [
                 .is_none_or(|caps| caps.event_driven);
             dma && sha && event && caps.rdma.as_ref().is_some_and(|caps| caps.event_driven)
         },
-        // A WorkQ is event-driven unless it is said: all others are that as well.
+        // WorkQs are event-driven by default: the calls of all other rows cover the other contexts.
         call: |device| {
             let workq = WorkQ::builder().build()?;
             Rdma::builder(device).attach(&workq)?;
@@ -184,7 +184,8 @@ const ROWS: [Row; 25] = [
     },
 ];
 
-/// A service on the representor, and its function as a client; of the host's pf0, if none is said.
+/// Connects a client to a service on the representor. The client is on `function`, which defaults
+/// to the host's pf0.
 fn meet(representor: &Representor, function: Option<&Device>) -> Result {
     let name = format!("works {} {representor:?}", std::process::id());
     let name = &name[name.len().saturating_sub(Channel::MAX_SERVICE_NAME_LEN)..];
@@ -203,7 +204,7 @@ async fn talk(client: Channel, server: Channel) -> Result {
     Ok(())
 }
 
-/// To a service on its representor.
+/// Connects from the device to a service on the device's representor.
 fn connect(device: &Device) -> Result {
     let dpu = Soft::builder().view(View::Dpu).build();
     let p0 = dpu.open("p0").unwrap();
@@ -211,7 +212,7 @@ fn connect(device: &Device) -> Result {
         "p0s0" => "pf0sf0".to_owned(),
         function => format!("h{function}"),
     };
-    // What is no function has none.
+    // A device that is not a function has no representor.
     let representor = Representor::open(&p0, &of);
     let representor = representor.or_else(|_| Representor::open(&p0, "hpf0"));
     meet(&representor.unwrap(), Some(device))
@@ -249,7 +250,7 @@ fn filled(device: &Device) -> Buf {
     buf
 }
 
-/// In an event-driven runtime, in time.
+/// Runs a future on a runtime, with the usual time limit.
 fn done<T>(future: impl Future<Output = Result<T>>) -> Result {
     runtime().block_on(in_time("it", future)).map(drop)
 }
@@ -269,7 +270,7 @@ fn counts(caps: &Caps, kind: SyncEventKind) -> bool {
     caps.sync_event.as_ref().is_some_and(|it| it.supports(kind))
 }
 
-/// Of a device's own.
+/// Makes a sync event of the device alone.
 fn sync_event(device: &Device) -> Result<SyncEvent> {
     let (cpu, workq) = (Location::Cpu(device), WorkQ::builder().build()?);
     SyncEvent::builder()
@@ -278,7 +279,7 @@ fn sync_event(device: &Device) -> Result<SyncEvent> {
         .attach(&workq)
 }
 
-/// Between the device's CPU and the DPU.
+/// Exports a sync event between the device's CPU and the DPU.
 fn export_event(device: &Device) -> Result<(SyncEvent, Vec<u8>)> {
     let builder = SyncEvent::builder().publisher(Location::Dpu);
     let builder = builder.subscriber(Location::Cpu(device));
@@ -287,7 +288,7 @@ fn export_event(device: &Device) -> Result<(SyncEvent, Vec<u8>)> {
     Ok((event, blob))
 }
 
-/// One that a function of the host has exported.
+/// Imports a sync event that a function of the host has exported.
 fn import_event(device: &Device) -> Result {
     let host = Soft::builder().build().open("pf0").unwrap();
     let (_keep, blob) = export_event(&host).unwrap();
@@ -298,7 +299,7 @@ fn import_event(device: &Device) -> Result {
     Ok(())
 }
 
-/// Of memory that a function of the host has exported, whose blob makes no sense to an adapter.
+/// Copies to memory that a function of the host has exported. Its blob is invalid for an adapter.
 fn copy_remote(device: &Device) -> Result {
     let host = Soft::builder().build().open("pf0").unwrap();
     let (_keep, blob) = export_dpu(&host).unwrap();
@@ -316,7 +317,7 @@ fn copy_remote(device: &Device) -> Result {
     done(async { Ok(dma.copy(remote.buf(..64)?, local(device)).await?) })
 }
 
-/// Two that are connected, and memory of the one that the other one reaches.
+/// Does an operation between two connected contexts, or on exported memory.
 fn rdma(device: &Device, kind: RdmaKind) -> Result {
     let all = Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC;
     let workq = WorkQ::builder().build()?;
@@ -384,7 +385,7 @@ fn accelerate(device: &Device) -> Result {
     done(async { Ok(accel.call(call).await?) })
 }
 
-/// The cells of the table's rows.
+/// Returns the cells of the table, by row.
 fn table() -> Vec<Vec<String>> {
     let path = crate::root().join("docs/what-works.md");
     let page = std::fs::read_to_string(path).unwrap();
@@ -400,7 +401,7 @@ fn table() -> Vec<Vec<String>> {
     rows.map(cells).collect()
 }
 
-/// The devices of the table's columns; the last is the adapter, if there is one.
+/// Opens the devices of the table's columns. The last one is the adapter, if there is one.
 fn devices() -> Vec<Device> {
     let host = Soft::builder().build();
     let dpu = Soft::builder().view(View::Dpu).build();
@@ -451,7 +452,8 @@ fn queries_calls_and_the_table_say_the_same() {
     assert_eq!(table.len(), ROWS.len() + 1);
 }
 
-/// Of an adapter: soft-iWARP has neither atomics nor immediates, and no copies.
+/// Tests an adapter that lacks operations: soft-iWARP has neither atomics nor immediates, and no
+/// copies.
 #[test]
 #[ignore = "needs DOCA_VERBS_DEVICE"]
 fn what_an_adapter_does_not_have_is_refused_before_it_is_posted() {
@@ -463,7 +465,7 @@ fn what_an_adapter_does_not_have_is_refused_before_it_is_posted() {
     let blob = mmap.export_rdma(&device).unwrap();
     let there = RemoteMmap::from_export(&device, &blob).wait().unwrap();
     let word = there.buf(..8).unwrap();
-    // What it has is refused as well: nobody is connected.
+    // Supported operations are refused as well, since the context is not connected.
     let expected = |has: bool| match has {
         true => Reason::NotConnected,
         false => Reason::RdmaUnsupported,

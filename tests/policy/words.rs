@@ -1,9 +1,9 @@
-//! Habits that make comments hard to read (CONTRIBUTING, "Words") only become fewer: each has the
-//! number of its occurrences in the comments of `src`, above which the test fails.
+//! Checks that habits that make comments hard to read (CONTRIBUTING, "Words") only become fewer.
+//! Each habit has its number of occurrences in the comments of `src`, above which the test fails.
 
 use super::layering::{Source, is_test, sources};
 
-/// A habit, its words, and how often they occur.
+/// Each habit with the better wording, its words, and how often they occur.
 const RECORD: [(&str, &[&str], usize); 11] = [
     (
         "an actor without a name: say caller, peer, task or thread",
@@ -26,10 +26,10 @@ const RECORD: [(&str, &[&str], usize); 11] = [
     ("continues", &["goes on", "go on", "went on"], 0),
 ];
 
-/// Below a number by more than this, it is lowered.
+/// If a count is below its number by more than this, the number must be lowered.
 const SLACK: usize = 10;
 
-/// The comments of a file, each as one text.
+/// Returns the comments of a file, each paragraph as one text.
 fn comments(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut fenced = false;
@@ -58,7 +58,7 @@ fn comments(text: &str) -> Vec<String> {
     found
 }
 
-/// How often one of the words stands in a comment: whole, in any case, and not in code.
+/// Counts the words in a comment: whole words, in any case, and not in code.
 fn occurrences(comment: &str, words: &[&str]) -> usize {
     let prose = comment
         .split('`')
