@@ -1,5 +1,5 @@
-//! A device that keeps to the letter of `arm`: if completions wait already, it returns `Ready` and
-//! arms nothing.
+//! A device that does in `arm` only what the contract demands: if completions wait already, it
+//! returns `Ready` and arms nothing.
 #![expect(unsafe_code, reason = "implements Adapter and Queue")]
 
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ impl Frugal {
         })
     }
 
-    /// The oldest Job is over.
+    /// Completes the oldest Job, and signals if the queue is armed.
     pub(super) fn finish_one(&self) {
         let mut state = self.state.lock().unwrap();
         let token = state.pending.pop_front().unwrap();
@@ -71,7 +71,7 @@ unsafe impl Registrar for Frugal {
 
 struct FrugalQueue(Arc<Mutex<State>>);
 
-// SAFETY: it touches no memory, and hands each Token out once.
+// SAFETY: the device touches no memory, and hands each Token out once.
 unsafe impl Submit for FrugalQueue {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let tokens = jobs.iter().map(|(token, _)| *token);
@@ -83,7 +83,7 @@ unsafe impl Submit for FrugalQueue {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Submit` above.
 unsafe impl Queue for FrugalQueue {
     fn ready(&self) -> bool {
         !self.0.lock().unwrap().done.is_empty()

@@ -1,4 +1,5 @@
-//! What a job does not do: allocate, call the system in busy-poll, ring when nobody waits.
+//! Tests that a job does not allocate, makes no system calls in busy-poll mode, and does not signal
+//! if nothing waits.
 
 mod frugal;
 mod needs_strace;
@@ -31,7 +32,7 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 // -----------------------------------------------------------------------------------------------------
 
 const LEN: usize = 64;
-/// Copies that fill a destination.
+/// The number of copies that fill a destination.
 const FILLING: usize = 64;
 
 struct Rig {
@@ -41,9 +42,9 @@ struct Rig {
     pool: BufPool,
     workq: WorkQ,
     dma: Dma,
-    /// This thread, and the engine.
+    /// The ids of this thread and of the engine's thread.
     watched: [i32; 2],
-    /// One rig at a time, so that there is one engine.
+    /// Held so that only one rig, and thus one engine, exists at a time.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -84,8 +85,8 @@ impl Rig {
         self.watched.into_iter().map(counting::of_thread).sum()
     }
 
-    /// What `times` runs of the body allocate, on this thread and on the engine's, after as many
-    /// that warm up.
+    /// Returns the allocations of `times` runs of `body`, by this thread and the engine's, after
+    /// the same number of warm-up runs.
     async fn allocated_by(&self, times: usize, mut body: impl AsyncFnMut()) -> u64 {
         for _ in 0..times {
             body().await;
@@ -97,7 +98,7 @@ impl Rig {
         self.allocations() - before
     }
 
-    /// Until nothing is in flight. The runtime must go on meanwhile.
+    /// Waits until nothing is in flight, while the runtime continues.
     async fn drained(&self) {
         let end = Instant::now() + support::LIMIT;
         while self.workq.in_flight() > 0 {
@@ -111,7 +112,7 @@ impl Rig {
     }
 }
 
-/// The thread that is the device. Another test's may still be on its way out.
+/// Returns the id of the engine's thread. Waits until the engine of an earlier test has ended.
 fn engine() -> i32 {
     let end = Instant::now() + support::LIMIT;
     loop {
@@ -150,15 +151,16 @@ fn on_runtime<T>(body: impl Future<Output = T>) -> T {
         .build()
         .unwrap();
     runtime.block_on(async {
-        // A runtime makes its list of tasks that yielded for the first one: no job that spends a
-        // budget shall count for it.
+        // The runtime allocates its list of yielded tasks at the first yield. Yield here, so that
+        // no job that spends its budget is charged for that list.
         tokio::task::yield_now().await;
         body.await
     })
 }
 
-/// Each way in which jobs can run, and how often that is worth doing: through the engine a job is
-/// slow where the two share a CPU, and inline it takes many to spend a budget.
+/// Calls `body` for each way in which jobs can run, with the number of repetitions that makes
+/// sense: through the engine a job is slow if both threads share a CPU, and inline it takes many
+/// jobs to spend a budget.
 fn for_each_way(body: impl Fn(Mode, Rig, usize)) {
     let spin = Duration::from_micros(30);
     for mode in [Mode::EventDriven, Mode::BusyPoll, Mode::Hybrid { spin }] {
@@ -181,7 +183,7 @@ fn the_allocator_counts_this_thread_and_the_engine() {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| drop(std::hint::black_box(Box::new(1))));
         other.join().unwrap();
-        // `spawn` itself allocates here; the other thread's Box is not ours.
+        // `spawn` itself allocates on this thread. The Box of the other thread is not counted.
     });
     assert!(counting::of_thread(rig.watched[0]) > here);
     assert!(
@@ -205,9 +207,9 @@ fn a_copy_allocates_nothing() {
     });
 }
 
-/// 22 copies in one graph and a chain of 3 in another, a function that sets one of them, a function
-/// with data and a future; through a WorkQ that is too shallow for them, so that the run stands in
-/// line.
+/// Tests a run with 22 copies and a sub-graph with a chain of 3, a function that sets one of the
+/// copies, a function with data, and a future. The WorkQ is too shallow for them, so that the run
+/// has to wait for slots.
 #[test]
 fn a_run_of_a_graph_allocates_nothing() {
     for_each_way(|mode, rig, times| {
@@ -286,7 +288,7 @@ fn a_run_that_sends_and_receives_allocates_nothing() {
 fn an_engine_that_leaves_queues_allocates_nothing() {
     let rig = Rig::new(Mode::BusyPoll, deferred(), 4);
     let (src, dst) = rig.pair();
-    // The engine looks for queues that came or went between one job and the next.
+    // Between two jobs, the engine checks for queues that were added or removed.
     let two_jobs = || {
         for _ in 0..2 {
             rig.workq.block_on(rig.dma.copy(&src, &dst)).unwrap();
@@ -305,7 +307,7 @@ fn an_engine_that_leaves_queues_allocates_nothing() {
     assert_eq!(counting::of_thread(rig.watched[1]), before);
 }
 
-/// Each operation, and a receive that is dropped and adopted.
+/// Tests each remote operation, and a receive that is dropped and then adopted.
 #[test]
 fn a_remote_operation_allocates_nothing_nor_does_a_receive() {
     for_each_way(|mode, rig, times| {
@@ -367,7 +369,8 @@ fn a_stream_of_messages_allocates_nothing_while_its_pool_is_empty_neither() {
     });
 }
 
-/// Messages that come, and that wait: of one connection, and of another one.
+/// Tests messages of a shared pool: those of one connection are received at once, those of another
+/// one wait.
 #[test]
 fn messages_of_a_shared_pool_allocate_nothing() {
     for_each_way(|mode, rig, times| {
@@ -468,7 +471,7 @@ fn copies_that_wait_for_a_slot_allocate_nothing() {
     });
 }
 
-/// Eight at once, without the allocations of `join_all`.
+/// Awaits eight operations at once, without the allocations of `join_all`.
 async fn join8<F: Future<Output = Result<usize, tokio_doca::error::JobError>>>(
     op: impl Fn(usize) -> F,
 ) {
@@ -565,14 +568,14 @@ fn waiting_for_an_element_allocates_nothing() {
             wait.as_mut().poll(&mut cx).is_pending(),
             "the pool is empty"
         );
-        // One that gives up its place, and the one behind it.
+        // A second waiter gives up its place in the queue.
         let mut dropped = Box::pin(rig.pool.alloc());
         assert!(dropped.as_mut().poll(&mut cx).is_pending());
         drop(dropped);
         drop(held.take());
         held.set(Some(wait.await));
     };
-    // The Box above is the test's own.
+    // The Box above is the test's own allocation.
     assert_eq!(on_runtime(rig.allocated_by(200, round)), 200);
 }
 
@@ -599,7 +602,8 @@ fn ops_dropped_in_flight_allocate_nothing() {
             dst.reset_data_len().unwrap();
             last.reset_data_len().unwrap();
         };
-        // The script of faults, and the list of those that yield, grow once.
+        // The warm-up includes the single growth of the script of faults and of the list of yielded
+        // tasks.
         let allocated = on_runtime(rig.allocated_by(100, round));
         assert_eq!(allocated, 0, "{mode:?}");
     }
@@ -669,11 +673,11 @@ fn an_op_that_found_anothers_completion_ready_is_still_woken_by_its_own() {
     let (src, one, two) = (alloc(), alloc(), alloc());
     src.extend_from_slice(b"hello").unwrap();
     on_runtime(async {
-        // Over before anybody waits: it does not ring.
+        // The first job completes before anything waits, so that the device does not signal.
         let first = dma.copy(&src, &one).start().unwrap();
         adapter.finish_one();
         let second = tokio::spawn(dma.copy(src.clone(), two).owned());
-        // Finds the first one's completion, and has to wait for its own.
+        // The second copy finds the completion of the first one, and has to wait for its own.
         while workq.in_flight() < 2 {
             tokio::task::yield_now().await;
         }

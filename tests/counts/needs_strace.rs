@@ -1,5 +1,5 @@
-//! System calls of jobs, which strace counts in a child. These tests are ignored unless they are
-//! asked for: `cargo test --test counts -- --ignored needs_strace`.
+//! Tests the system calls of jobs, which strace counts in a child process. These tests are ignored
+//! unless requested: `cargo test --test counts -- --ignored needs_strace`.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -16,27 +16,28 @@ use super::{FILLING, LEN, Rig, engine, sink};
 
 const CHILD: &str = "TOKIO_DOCA_COUNTS";
 
-/// How many jobs run before the counted ones: by then all threads and stacks are there.
+/// The number of jobs before the counted ones, so that all threads and stacks exist by then.
 const FEW: usize = FILLING;
 const MORE: usize = 2 * FILLING;
 
-/// How often a loop of one's own looks, and finds nothing.
+/// How often the application's own polling loop polls and finds nothing.
 const LOOKS: usize = 4096;
 
-/// Begins, and ends, what is counted of a child: a system call that nothing else here makes.
+/// Marks the begin or the end of the counted part of a child, by a system call that nothing else
+/// here makes.
 pub(super) fn mark() {
     let _ = std::os::unix::process::parent_id();
 }
 
-/// Until the harness's thread, and an engine without work, have gone to sleep.
+/// Waits until the harness's thread and an idle engine sleep.
 pub(super) fn wait_for_others() {
     while !support::programs::others_sleep() {
         std::thread::yield_now();
     }
 }
 
-/// Puts this thread and the engine on a CPU each, if this process may use two: the engine never
-/// spins on its submitter's CPU, and sleeps there. Returns whether it did.
+/// Pins this thread and the engine to a CPU each, and returns true. Returns false if this process
+/// may use only one CPU: the engine never spins on its submitter's CPU, and sleeps there.
 fn part_from(engine: i32) -> bool {
     let this = Pid::from_raw(0);
     let allowed = sched_getaffinity(this).unwrap();
@@ -52,13 +53,13 @@ fn part_from(engine: i32) -> bool {
     true
 }
 
-/// Does nothing, unless it is the child of a test below.
+/// Runs a scenario if this process is the child of a test below. Does nothing otherwise.
 #[test]
 fn child_under_strace() {
     let Ok(scenario) = std::env::var(CHILD) else {
         return;
     };
-    // Longer than any pause between two jobs, on a machine with much else to do as well.
+    // Spin longer than any pause between two jobs, even on a busy machine.
     let builder = Soft::builder().engine_spin(Duration::from_secs(20));
     let (mode, soft) = match scenario.as_str() {
         "busy-inline" | "busy-own-loop" => (Mode::BusyPoll, builder.build()),
@@ -114,7 +115,7 @@ fn child_under_strace() {
             while rig.device.jobs() != Some(done) {
                 std::hint::spin_loop();
             }
-            // Counted before it is handed over: a few moments more.
+            // The device counts a job before it delivers the completion, so wait some moments more.
             let end = Instant::now() + Duration::from_micros(20);
             while Instant::now() < end {}
             op.await.unwrap();
@@ -125,7 +126,7 @@ fn child_under_strace() {
     };
     let (runtime, sleeps) = runtime_that_counts_sleeps();
     if scenario == "event-waits" {
-        // Late enough that whoever waits does sleep.
+        // Late enough that the waiting task does sleep.
         let late = Fault::Delay(Duration::from_micros(300));
         (0..FEW + MORE).for_each(|_| rig.soft.faults().push(late));
     }
@@ -149,20 +150,20 @@ fn child_under_strace() {
 
 type Calls = BTreeMap<String, u64>;
 
-/// The system calls of a child in [`MORE`] jobs, by name.
+/// The system calls of a child during the [`MORE`] counted jobs, by name.
 #[derive(Debug, Default)]
 struct Trace {
-    /// Those of all its threads.
+    /// The calls of all its threads.
     all: Calls,
-    /// Those of the engine's thread.
+    /// The calls of the engine's thread.
     engine: Calls,
-    /// How often its runtime went to sleep.
+    /// The number of sleeps of its runtime.
     sleeps: u64,
-    /// The engine had a CPU to itself.
+    /// True if the engine had a CPU to itself.
     apart: bool,
 }
 
-/// Runs a child in strace.
+/// Runs a scenario in a child under strace.
 #[track_caller]
 fn trace(scenario: &str) -> Trace {
     let file = std::env::temp_dir().join(format!("counts-{}-{scenario}", std::process::id()));
@@ -219,7 +220,7 @@ fn of(calls: &Calls, name: &str) -> u64 {
     calls.get(name).copied().unwrap_or(0)
 }
 
-/// No job calls the system, but for `allowed`.
+/// Checks that the jobs made no system calls except those of `allowed`.
 #[track_caller]
 fn assert_none_but(calls: &Calls, allowed: &[&str]) {
     let mut calls = calls.clone();
@@ -227,8 +228,8 @@ fn assert_none_but(calls: &Calls, allowed: &[&str]) {
     assert!(calls.is_empty(), "{MORE} jobs: {calls:?}");
 }
 
-/// The engine spins from each job to the next, and does not call the system. With one CPU it sleeps
-/// meanwhile, so that the submitter has it.
+/// Checks that the engine spins between jobs, and makes no system calls. With one CPU it sleeps
+/// between jobs instead, so that the submitter has the CPU.
 #[track_caller]
 fn assert_engine_spins(trace: &Trace) {
     let allowed: &[&str] = if trace.apart { &[] } else { &["futex"] };
@@ -239,7 +240,7 @@ fn assert_engine_spins(trace: &Trace) {
 #[ignore = "needs strace"]
 fn a_loop_of_ones_own_that_finds_nothing_gives_the_cpu_up_after_a_budget() {
     let trace = trace("busy-own-loop");
-    // Once in 64 looks, after the first 256.
+    // The loop yields once in 64 polls, after the first 256.
     assert_none_but(&trace.all, &["sched_yield"]);
     let yields = of(&trace.all, "sched_yield");
     assert!((48..=96).contains(&yields), "{LOOKS} looks: {yields}");
@@ -264,7 +265,7 @@ fn busy_poll_inline_makes_no_system_call() {
 fn busy_poll_through_a_spinning_engine_makes_no_system_call() {
     let trace = trace("busy-engine");
     assert_engine_spins(&trace);
-    // The submitter gives the CPU up after a budget, and wakes the engine if that sleeps.
+    // The submitter yields the CPU after a budget, and wakes the engine if the engine sleeps.
     match trace.apart {
         true => assert_none_but(&trace.all, &["sched_yield"]),
         false => assert_none_but(&trace.all, &["futex", "sched_yield"]),
@@ -283,12 +284,13 @@ fn event_mode_inline_makes_no_system_call_but_tokios() {
 #[ignore = "needs strace"]
 fn event_mode_writes_once_per_sleep_and_reads_never() {
     let mut seen = Trace::default();
-    // A waiter that loses the CPU on its way to sleep finds its Job over, and has been rung for:
-    // one of several tries.
+    // Needs only one good try of several: a waiter that loses the CPU on its way to sleep finds its
+    // Job complete, although the engine has signaled already.
     for _ in 0..3 {
         let trace = trace("event-waits");
         assert_eq!(of(&trace.all, "read"), 0, "{trace:?}");
-        // The engine alone rings, at most once for each job, and sleeps at the end of each delay.
+        // Only the engine signals, at most once for each job, and it sleeps at the end of each
+        // delay.
         assert_none_but(&trace.engine, &["futex", "write"]);
         if trace.apart {
             assert!(of(&trace.engine, "futex") <= MORE as u64, "{trace:?}");
@@ -296,7 +298,7 @@ fn event_mode_writes_once_per_sleep_and_reads_never() {
         let rings = of(&trace.engine, "write");
         assert_eq!(rings, of(&trace.all, "write"), "{trace:?}");
         assert!(rings <= MORE as u64, "{trace:?}");
-        // The jobs were waited for.
+        // Counts only if the runtime slept for at least half of the jobs.
         let waited = trace.sleeps >= MORE as u64 / 2;
         if waited && of(&trace.all, "write") <= trace.sleeps {
             return;
@@ -310,8 +312,8 @@ fn event_mode_writes_once_per_sleep_and_reads_never() {
 #[ignore = "needs strace"]
 fn nothing_is_written_while_nobody_waits() {
     let mut seen = Trace::default();
-    // An engine that loses the CPU between the count and the completion is waited for: one of
-    // several tries.
+    // Needs only one good try of several: if the engine loses the CPU between the count and the
+    // completion, the job is waited for.
     for _ in 0..3 {
         let trace = trace("event-unwaited");
         if of(&trace.all, "write") == 0 {
@@ -327,7 +329,8 @@ fn nothing_is_written_while_nobody_waits() {
 fn a_burst_costs_each_side_one_system_call_and_tokios() {
     let trace = trace("event-bursts");
     assert_none_but(&trace.all, &["epoll_wait", "write"]);
-    // The sender rings once. So may the peer, whose reaper leaves a part for another turn.
+    // The sender signals once per burst. So may the peer, whose reaper leaves part of the burst for
+    // another turn.
     let writes = of(&trace.all, "write");
     let bursts = sink::BURSTS as u64;
     assert!((bursts..=2 * bursts).contains(&writes), "{trace:?}");

@@ -1,4 +1,4 @@
-//! What a range of imported memory costs: a service takes another one for each job.
+//! Tests that ranges of imported memory do not allocate: a service takes a new range for each job.
 
 use std::ops::Range;
 
@@ -22,14 +22,14 @@ fn exported(device: &Device) -> (Mmap, Vec<u8>) {
     (mmap, blob)
 }
 
-/// Exports memory until the parent has ended.
+/// Runs in the child: exports memory until the parent has ended.
 fn exporter() {
     let (_mmap, blob) = exported(&Soft::builder().build().open("pf0").unwrap());
     say(&hex(&blob));
     while hear().is_some() {}
 }
 
-/// A Dma on the DPU's side that can import the memory.
+/// A `Dma` context on the DPU's side, with the memory imported.
 struct Importer {
     dma: Dma,
     remote: RemoteMmap,
@@ -48,8 +48,8 @@ impl Importer {
         }
     }
 
-    /// What this thread allocates for a copy to and from each range that `range` makes, after
-    /// several that warm up.
+    /// Returns the allocations of this thread for a copy to and from each range that `range` makes,
+    /// after several warm-up rounds.
     async fn allocated_by(&self, range: impl Fn(Range<usize>) -> RemoteBuf) -> u64 {
         let inventory = BufInventory::with_capacity(2);
         let src = inventory.buf_filled(&self.local, ..).unwrap();
@@ -69,7 +69,8 @@ impl Importer {
         counting::here() - before
     }
 
-    /// The same of a list to which the range is pushed for one copy to it, and one from it.
+    /// As `allocated_by`, with lists: ranges are pushed to a list for one copy to it and one from
+    /// it.
     async fn allocated_by_lists(&self) -> u64 {
         let list = BufChain::with_capacity(2);
         let inventory = BufInventory::with_capacity(2);
@@ -125,7 +126,7 @@ fn a_range_of_own_memory_allocates_nothing() {
     }
 }
 
-/// Descriptors of ranges are kept for the next ones, however many are alive at once.
+/// Tests that descriptors of ranges are reused, however many ranges are alive at once.
 #[test]
 fn ranges_of_own_memory_allocate_only_when_more_are_alive_than_ever() -> Result<()> {
     let rig = Rig::new(Mode::BusyPoll, inline(), 4);
@@ -140,7 +141,7 @@ fn ranges_of_own_memory_allocate_only_when_more_are_alive_than_ever() -> Result<
         Ok(counting::here() - before)
     };
     let first = many()?;
-    // Six larger inventories: 32, 64, .. 1,024 descriptors after the first 16.
+    // The inventory grows six times: to 32, 64, .. 1,024 descriptors after the first 16.
     assert!((6..=36).contains(&first), "{first} allocations");
     assert_eq!(many()?, 0);
     Ok(())

@@ -1,4 +1,4 @@
-//! What messages cost that are fed to a sink.
+//! Tests the cost of messages that are fed to a sink: allocations and system calls.
 
 use std::sync::atomic::Ordering;
 
@@ -9,12 +9,13 @@ use tokio_doca::{BufPool, Mmap, Mode, Rdma, WorkQ};
 use super::needs_strace::{mark, wait_for_others};
 use super::{LEN, Rig, for_each_way, on_runtime};
 
-/// Messages in a burst.
+/// The number of messages in a burst.
 const BURST: usize = 32;
-/// Bursts that are counted.
+/// The number of counted bursts.
 pub(super) const BURSTS: usize = 40;
 
-/// Two connected contexts, of which the first is on a WorkQ of its own, and a pool for the second.
+/// Makes two connected contexts, the first one on a WorkQ of its own, and a pool for the second
+/// one.
 fn pair(rig: &Rig, mode: Mode) -> ([Rdma; 2], BufPool) {
     let workq = WorkQ::builder().depth(16).mode(mode).build().unwrap();
     let attach = |workq| Rdma::builder(&rig.device).attach(workq).unwrap();
@@ -53,7 +54,7 @@ fn a_sink_allocates_nothing_after_its_first_bursts() {
     });
 }
 
-/// In the child: bursts to a peer that sleeps until each of them comes.
+/// Runs in the child: sends bursts to a peer that sleeps until each burst arrives.
 pub(super) fn bursts(rig: &Rig) {
     let ([here, there], pool) = pair(rig, Mode::EventDriven);
     let (src, _) = rig.pair();

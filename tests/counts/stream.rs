@@ -1,4 +1,4 @@
-//! What streams cost.
+//! Tests the cost of streams.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::stream::StreamOptions;

@@ -1,6 +1,6 @@
-//! Random programs of exports and imports against a model: memory comes and goes, is stopped and
-//! started, exported and imported, written and read, in any order; the exporter is this process, or
-//! another one. `PROPTEST_CASES` asks for more cases.
+//! Checks random programs of exports and imports against a model: memory is allocated and dropped,
+//! stopped and started, exported and imported, written and read, in any order. The exporter is this
+//! process or another one. `PROPTEST_CASES` sets the number of cases.
 
 use futures::executor::block_on;
 use proptest::collection::vec;
@@ -17,7 +17,7 @@ use tokio_doca::{
 
 const ACCESS: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
 const LEN: usize = 5000;
-/// Mmaps of the exporter, and imports.
+/// The number of Mmaps of the exporter, and of imports.
 const MMAPS: usize = 3;
 const IMPORTS: usize = 4;
 
@@ -28,7 +28,7 @@ enum Step {
     Stop(usize),
     Start(usize),
     DropMmap(usize),
-    /// Into this place, of one of the blobs that there ever were.
+    /// Imports into this entry; the second number picks any blob that was ever exported.
     Import(usize, usize),
     DropImport(usize),
     Write(usize, usize, usize, u8),
@@ -50,7 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The exporter's side.
+/// The state of the exporter.
 struct Host {
     device: Device,
     mmaps: [Option<Mmap>; MMAPS],
@@ -64,7 +64,7 @@ impl Host {
         }
     }
 
-    /// Obeys a line; answers one.
+    /// Executes a command line, and returns the answer.
     fn obey(&mut self, line: &str) -> String {
         let (word, at) = line.split_once(' ').unwrap();
         let place = &mut self.mmaps[at.parse::<usize>().unwrap()];
@@ -90,7 +90,7 @@ impl Host {
     }
 }
 
-/// Where the exporter is.
+/// The exporter: in this process or in another one.
 enum Side {
     Here(Host),
     There(Peer),
@@ -109,12 +109,12 @@ impl Side {
     }
 }
 
-/// A memory as the model has it; its number is where it stands.
+/// A memory as the model knows it. Its number is its index in `memories`.
 struct Memory {
     bytes: Vec<u8>,
-    /// The blob that is exported now.
+    /// The index of the blob that is currently exported.
     export: Option<usize>,
-    /// Whether the exporter still has a handle.
+    /// True while the exporter has a handle.
     held: bool,
 }
 
@@ -124,11 +124,11 @@ struct Model {
     dma: Dma,
     buf: Buf,
     memories: Vec<Memory>,
-    /// Which memory is at a place of the exporter's, and whether it is started.
+    /// For each Mmap of the exporter: the memory's number, and true if it is started.
     mmaps: [Option<(usize, bool)>; MMAPS],
-    /// Which memory a blob is of.
+    /// All blobs, each with the number of its memory.
     blobs: Vec<(Vec<u8>, usize)>,
-    /// An import, and its blob.
+    /// The imports, each with the index of its blob.
     imports: [Option<(RemoteMmap, usize)>; IMPORTS],
 }
 
@@ -150,13 +150,13 @@ impl Model {
         }
     }
 
-    /// Whether a blob is exported now.
+    /// Returns true if a blob is currently exported.
     fn lives(&self, blob: usize) -> bool {
         self.memories[self.blobs[blob].1].export == Some(blob)
     }
 
-    /// The exporter has let go of a memory: its export ends with its last handle, and imports of
-    /// one's own are handles.
+    /// Ends the export of a memory if its last handle is gone. In the same process, imports are
+    /// handles too.
     fn let_go(&mut self, memory: usize) {
         let own = matches!(self.side, Side::Here(_));
         let blobs = &self.blobs;
@@ -239,7 +239,7 @@ impl Model {
                     }
                     Err(error) => {
                         assert!(!self.lives(blob), "{error}");
-                        // Nobody listens where nothing is exported.
+                        // Nothing listens if nothing is exported.
                         let kinds = [ErrorKind::NotPermitted, ErrorKind::ConnectionReset];
                         assert!(kinds.contains(&error.kind()), "{error}");
                     }
@@ -266,14 +266,14 @@ impl Model {
         }
     }
 
-    /// Copies, and says of which memory if that was to work.
+    /// Copies, checks the result, and returns the number of the memory if the copy succeeded.
     fn copy(&self, at: usize, from: usize, len: usize, read: bool) -> Option<usize> {
         let (remote, blob) = self.imports[at].as_ref()?;
         let lives = self.lives(*blob);
         assert_eq!(remote.check().is_ok(), lives);
         let there = match remote.buf(from..from + len) {
             Ok(there) => there,
-            // One's own, and stopped.
+            // The memory is of this process, and is stopped.
             Err(error) => {
                 assert_eq!((error.kind(), lives), (ErrorKind::BadState, false));
                 return None;
@@ -297,7 +297,7 @@ impl Model {
         }
     }
 
-    /// The exporter sees what was written; nothing is left for the next program.
+    /// Checks that the exporter sees what was written, and cleans up for the next program.
     fn end(mut self) -> Side {
         for at in 0..MMAPS {
             if let Some((memory, true)) = self.mmaps[at] {
@@ -321,7 +321,7 @@ fn programs(mut side: Option<Side>) -> Side {
             .and_then(|cases| cases.parse().ok())
             .unwrap_or(64),
         failure_persistence: None,
-        // A failure leaves the other process as it is.
+        // No shrinking: a failure leaves the other process in an unknown state.
         max_shrink_iters: 0,
         ..Config::default()
     });

@@ -1,5 +1,5 @@
-//! Random graphs: copies, functions, futures and sub-graphs with random edges, failures and drops,
-//! held against an oracle that goes through the nodes one after the other.
+//! Checks random graphs of copies, functions, futures and sub-graphs, with random edges, failures
+//! and drops, against an oracle that evaluates the nodes one after the other.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use tokio_doca::{
     graph::{Graph, Instance},
 };
 
-/// A generator of the test's own, so that a case is a few numbers.
+/// A random generator of the test's own, so that a case is reproduced by a few numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -28,12 +28,13 @@ impl Dice {
     }
 }
 
-/// What user nodes share with the test.
+/// The state that user nodes share with the test.
 #[derive(Default)]
 struct World {
-    /// The functions and futures of user nodes that ran, by their number in the whole.
+    /// The numbers of the user nodes whose functions and futures ran. The numbers are unique across
+    /// all sub-graphs.
     log: Mutex<Vec<usize>>,
-    /// Which of them fail.
+    /// A bit for each user node that fails.
     fails: AtomicU64,
 }
 
@@ -48,7 +49,7 @@ impl World {
 }
 
 enum Handle {
-    /// Copies from its own source, or from where a predecessor wrote.
+    /// Copies from a source of its own, or from the destination of a preceding copy.
     Copy(Node<CopyNode>, Option<usize>),
     User(Node<UserNode>),
     Async(Node<AsyncNode>),
@@ -66,7 +67,8 @@ impl Handle {
     }
 }
 
-/// A graph, and what the oracle knows of it: node i depends on `before[i]`, all of them smaller.
+/// A graph, and the oracle's knowledge of it: node i depends on the nodes `before[i]`, all of which
+/// have smaller numbers.
 struct Built {
     graph: Graph,
     nodes: Vec<Handle>,
@@ -88,7 +90,7 @@ fn build(
         let mut preds: Vec<usize> = (0..index).filter(|_| dice.roll(24) < density).collect();
         preds.dedup();
         let ids: Vec<NodeId> = preds.iter().map(|&at| nodes[at].id()).collect();
-        // The first is a context node: a graph needs one.
+        // The first node is a copy: a graph needs a node of a context.
         let kind = if index == 0 { 0 } else { dice.roll(10) };
         let handle = match kind {
             6 | 7 => {
@@ -138,7 +140,8 @@ fn build(
     }
 }
 
-/// The Bufs of an instance: a source and a destination for each copy.
+/// The Bufs of an instance: a source and a destination for each copy, and the Bufs of its
+/// sub-graphs.
 struct Bufs(Vec<Option<(Buf, Buf)>>, Vec<(usize, Bufs)>);
 
 impl Bufs {
@@ -177,7 +180,7 @@ fn instance(built: &Built, pool: &BufPool, salt: u8) -> (Instance, Bufs) {
     (instance, Bufs(bufs, inner))
 }
 
-/// What one node after the other leaves in the destination of each copy.
+/// Returns the bytes that a run, one node after the other, leaves in the destination of each copy.
 fn oracle(built: &Built, salt: u8) -> Vec<Vec<u8>> {
     let mut values: Vec<Vec<u8>> = Vec::new();
     for (index, node) in built.nodes.iter().enumerate() {
@@ -189,8 +192,8 @@ fn oracle(built: &Built, salt: u8) -> Vec<Vec<u8>> {
     values
 }
 
-/// Holds states, results, bytes and the order of effects against the oracle. `failed`: some node
-/// may have.
+/// Checks states, results, bytes and the order of effects against the oracle. If `failed` is true,
+/// nodes may have failed.
 fn check(
     built: &Built,
     instance: &mut Instance,
@@ -260,10 +263,10 @@ struct Case {
     seed: u64,
     nodes: usize,
     depth: u32,
-    /// Entries of the script of faults, and user nodes that fail.
+    /// The number of faults in the device's script, and a bit for each user node that fails.
     faults: usize,
     fails: u64,
-    /// After so many polls the run is dropped.
+    /// The number of polls after which the run is dropped.
     drop_after: Option<usize>,
 }
 
@@ -302,7 +305,7 @@ async fn drained(bench: &Bench) {
     bench.soft.faults().clear();
     let end = std::time::Instant::now() + LIMIT;
     while bench.workq.in_flight() > 0 {
-        // In busy mode nobody looks unasked.
+        // In busy-poll mode, only a job's own polls collect completions: run a copy.
         bench.engine_works().await;
         assert!(std::time::Instant::now() < end, "it drains");
     }
@@ -317,7 +320,7 @@ async fn story(bench: &Bench, case: &Case) -> Result<(), TestCaseError> {
         .build()
         .unwrap();
     let (mut graph, bufs) = instance(&built, &pool, 3);
-    // Another one runs at the same time, and is not disturbed by this one's end.
+    // Another instance runs at the same time, and is not disturbed by the end of this one.
     let (mut other, other_bufs) = instance(&built, &pool, 5);
 
     world.fails.store(case.fails, Ordering::SeqCst);
@@ -365,7 +368,7 @@ async fn story(bench: &Bench, case: &Case) -> Result<(), TestCaseError> {
         }
     }
 
-    // And once more, with nothing in the way: all of it, once each, in order.
+    // Run again without faults: every node runs once, in order.
     drained(bench).await;
     world.fails.store(0, Ordering::SeqCst);
     world.log.lock().unwrap().clear();

@@ -1,10 +1,10 @@
-//! Random Leases on overlapping ranges against a model that knows, byte by byte, who reads and who
-//! writes.
+//! Checks random leases on overlapping ranges against a model that knows the readers and the writer
+//! of each byte.
 //!
-//! Guards, `Bytes` and jobs in flight hold Leases on Bufs of an inventory, which overlap as they
-//! like, and on elements of a pool and of an array, which do not. The model has a count of readers
-//! and a writer for each byte: a Lease is granted exactly if every byte allows it, and what was
-//! written is what is read.
+//! Guards, `Bytes` and jobs in flight hold leases on Bufs of an inventory, which may overlap, and
+//! on elements of a pool and of an array, which do not. The model has a count of readers and a
+//! writer for each byte: a lease is granted exactly if every byte allows it, and what was written
+//! is read back.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use tokio_doca::{
     mem::{BufArray, BufData, BufDataMut, BufInventory},
 };
 
-/// Bytes that a pool, an array and the Bufs of an inventory have.
+/// The byte ranges of the pool, of the array, and of the inventory's Bufs.
 const POOL: Range<usize> = 0..32;
 const ARRAY: Range<usize> = 32..64;
 const FREE: Range<usize> = 64..160;
@@ -63,7 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A range of the inventory's bytes, and whether it is full of data.
+/// Generates a range of the inventory's bytes, and true if the range is full of data.
 fn range() -> impl Strategy<Value = (Range<usize>, bool)> {
     (FREE, 1..24_usize, prop::bool::weighted(0.7)).prop_map(|(start, len, full)| {
         let end = FREE.end.min(start + len);
@@ -71,7 +71,7 @@ fn range() -> impl Strategy<Value = (Range<usize>, bool)> {
     })
 }
 
-/// One byte of the memory.
+/// The model of one byte of the memory.
 #[derive(Clone, Copy, Default)]
 struct Byte {
     readers: usize,
@@ -123,14 +123,14 @@ impl Model {
     }
 }
 
-/// A Buf, its bytes, and whether they are data at the beginning.
+/// A Buf, its byte range, and true if the range is full of data at the beginning.
 struct Place {
     buf: Buf,
     at: Range<usize>,
     full: bool,
 }
 
-/// Overlapping Bufs, the elements of the pool, and those of the array.
+/// Makes overlapping Bufs, the elements of the pool, and those of the array.
 fn places(mmap: &Mmap, ranges: &[(Range<usize>, bool)]) -> Vec<Place> {
     let inventory = BufInventory::with_capacity(ranges.len());
     let pool = BufPool::builder(mmap)
@@ -176,7 +176,7 @@ struct Started<'a> {
     copy: Pin<Box<dyn Future<Output = Result<usize, JobError>> + 'a>>,
     src: &'a Place,
     dst: &'a Place,
-    /// The tailroom of `dst`.
+    /// The byte range of the tailroom of `dst`.
     room: Range<usize>,
 }
 

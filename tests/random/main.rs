@@ -1,6 +1,7 @@
-//! Random programs against models, and random loads whose every byte is accounted for.
+//! Tests random programs against models, and random loads for which every byte is accounted.
 //!
-//! `PROPTEST_CASES` and `TOKIO_DOCA_STRESS_SECONDS` make them long; a failure prints the seed.
+//! `PROPTEST_CASES` and `TOKIO_DOCA_STRESS_SECONDS` make the tests longer. A failure prints the
+//! seed.
 
 mod exports;
 mod graphs;

@@ -1,8 +1,9 @@
-//! Random programs against a model that knows contents, rooms and Leases, on the software device
-//! inline and in defer mode, event-driven and busy-polling. Every Buf lies between canaries.
+//! Checks random programs against a model that knows contents, headroom, tailroom and leases, on
+//! the software device inline and in defer mode, event-driven and busy-poll. Every Buf lies between
+//! canary bytes.
 //!
-//! Copies that are to stay in flight are started under a Hold, so that the model knows what is
-//! leased and when. `PROPTEST_CASES` asks for more cases.
+//! Copies that must stay in flight are started under a [`Hold`], so that the model knows what is
+//! leased and when. `PROPTEST_CASES` sets the number of cases.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,11 +18,11 @@ use tokio_doca::{
     mem::{BufChain, BufData, BufDataMut, BufInventory, BufSlice},
 };
 
-/// Bytes of each Buf, and from the start of one to the next.
+/// The bytes of each Buf, and the distance between the starts of two Bufs.
 const SIZE: usize = 64;
 const STRIDE: usize = 128;
-/// Elements of the pool, which has the first half, and places for Bufs of the inventory in the
-/// other half.
+/// The number of elements of the pool, in the first half of the memory, and of entries for Bufs of
+/// the inventory, in the second half.
 const ELEMENTS: usize = 6;
 const PLACES: usize = 6;
 const HALF: usize = (ELEMENTS + 1) * STRIDE;
@@ -29,7 +30,7 @@ const ARENA: usize = 2 * HALF;
 const DEPTH: u32 = 3;
 const CANARY: u8 = 0xA5;
 
-/// A piece of an operand: a handle, and a slice of it if two bytes are given.
+/// A piece of an operand: a handle, and optionally a slice of it (start and length).
 type Pick = (usize, Option<(u8, u8)>);
 
 #[derive(Clone, Debug)]
@@ -57,7 +58,7 @@ enum Step {
     ForgetGuard(usize, bool),
 }
 
-/// A step, and a guard that is held meanwhile: of which Buf, and for writing.
+/// A step, and optionally a guard that is held meanwhile: the Buf, and true for writing.
 type Guarded = (Step, Option<(usize, bool)>);
 
 fn pick() -> impl Strategy<Value = Pick> {
@@ -75,7 +76,7 @@ fn operand() -> impl Strategy<Value = Operand> {
 }
 
 fn destination() -> impl Strategy<Value = Operand> {
-    // A slice is refused as a destination chain's piece; mostly do not ask for that.
+    // A slice is refused as a piece of a destination chain, so generate it rarely.
     let whole = any::<usize>().prop_map(|at| (at, None));
     prop_oneof![
         6 => whole.prop_map(Operand::One),
@@ -110,9 +111,9 @@ fn program() -> impl Strategy<Value = Vec<Guarded>> {
     vec((step(), guard), 10..80)
 }
 
-/// What the model knows of one Buf.
+/// The model of one Buf.
 struct Cell {
-    /// Its place in the inventory's half; `None` for an element of the pool.
+    /// The index of its entry in the inventory's half; `None` for an element of the pool.
     place: Option<usize>,
     bytes: [u8; SIZE],
     data: usize,
@@ -136,7 +137,7 @@ impl Cell {
     }
 }
 
-/// A piece as the model sees it: which cell, and which part of its data.
+/// A piece in the model: the cell, and the part of its data.
 #[derive(Clone, Copy)]
 struct Piece {
     cell: usize,
@@ -172,11 +173,12 @@ struct World {
     cells: Vec<Cell>,
     handles: Vec<(Buf, usize)>,
     started: Vec<Started>,
-    /// Slots that are taken for ever, by forgotten Ops whose Jobs are over.
+    /// The number of slots that stay taken forever, by forgotten operations whose jobs have
+    /// completed.
     lost: usize,
 }
 
-/// The operand as the crate takes it.
+/// An operand as the crate takes it.
 enum Real {
     Buf(Buf),
     Slice(BufSlice),
@@ -206,7 +208,7 @@ impl World {
         let all = inventory.buf(&mmap, ..).unwrap();
         all.extend_from_slice(&[CANARY; ARENA]).unwrap();
         drop(all);
-        // One stride is left over, so that there is a canary behind the last element too.
+        // The memory has one stride more, so that canaries follow the last element too.
         let pool = BufPool::builder(&mmap)
             .range(STRIDE / 2..HALF - STRIDE / 2)
             .element_size(SIZE)
@@ -239,7 +241,7 @@ impl World {
     }
 }
 
-/// Whether a byte of the arena belongs to a Buf; all others are canaries.
+/// Returns true if a byte of the memory belongs to a Buf. All other bytes are canaries.
 fn is_buf(at: usize) -> bool {
     match at < HALF {
         true => at >= STRIDE && at % STRIDE < SIZE && at / STRIDE <= ELEMENTS,
@@ -271,7 +273,7 @@ impl World {
         Some((buf.clone(), *cell))
     }
 
-    /// A new Buf, whose bytes are made known.
+    /// Adds a new Buf to the model, after filling it with known bytes.
     fn enter(&mut self, buf: Buf, place: Option<usize>) {
         let bytes = [self.cells.len() as u8; SIZE];
         assert_eq!(
@@ -381,7 +383,7 @@ impl World {
         }
     }
 
-    /// The operand, for the model and for the crate; `None` if a slice reaches past the data.
+    /// Returns an operand for the model and for the crate; `None` if a slice reaches past the data.
     fn operand(&self, operand: &Operand, source: bool) -> Option<(Vec<Piece>, Real)> {
         let slice = |(at, slice): Pick| {
             let (buf, cell) = self.at(at)?;
@@ -415,7 +417,8 @@ impl World {
         }
     }
 
-    /// What a copy is refused with, or how many bytes it moves.
+    /// Returns the number of bytes that a copy must move, or the error with which it must be
+    /// refused.
     fn expect(&self, src: &[Piece], dst: &[Piece]) -> Result<usize, ErrorKind> {
         let twice = (1..dst.len()).any(|at| dst[..at].iter().any(|it| it.cell == dst[at].cell));
         let shared = dst
@@ -455,7 +458,7 @@ impl World {
         }
     }
 
-    /// A copy that succeeded.
+    /// Applies a successful copy to the model.
     fn apply(&mut self, src: &[Piece], dst: &[Piece]) {
         let mut bytes = Vec::new();
         for piece in src {
@@ -558,7 +561,7 @@ impl World {
             .started
             .iter()
             .filter(|it| matches!(it.fate, Fate::Forgotten));
-        // One Slot must be left.
+        // One slot must remain usable.
         if forget && forgotten.count() + self.lost + 1 == DEPTH as usize {
             return;
         }
@@ -588,11 +591,11 @@ impl World {
         assert_eq!(self.workq.in_flight(), self.slots());
     }
 
-    /// Lets all go on that was started, and waits until it is over.
+    /// Lets all started copies continue, and waits until they have completed.
     async fn release(&mut self) {
         let Some(hold) = self.hold.take() else { return };
-        // Jobs are done and reaped in order: once the last is over, all are, also those that nobody
-        // awaits.
+        // Jobs are done and reaped in order: once the last one has completed, all have, also those
+        // that nothing awaits.
         self.probe.1.reset_data_len().unwrap();
         let mut probe: Owned = Box::pin(tokio::task::unconstrained(
             self.dma
@@ -652,7 +655,7 @@ impl World {
         self.check();
     }
 
-    /// A step while a guard is held.
+    /// Does a step while a guard is held.
     async fn guarded(&mut self, (step, guard): &Guarded) {
         let guarded = guard.and_then(|(at, write)| Some((self.at(at)?, write)));
         let Some(((buf, cell), write)) = guarded else {
@@ -672,7 +675,7 @@ impl World {
         self.cells[cell].handles -= 1;
     }
 
-    /// Rooms and data of every Buf are the model's.
+    /// Checks headroom, tailroom and data of every Buf against the model.
     fn check(&self) {
         for (buf, cell) in &self.handles {
             let cell = &self.cells[*cell];
@@ -688,7 +691,7 @@ impl World {
         }
     }
 
-    /// And so are the bytes outside the data, where nobody has a Lease.
+    /// Checks all bytes of every Buf without leases, also those outside its data.
     fn check_all_bytes(&self) {
         for (buf, cell) in &self.handles {
             let cell = &self.cells[*cell];
@@ -717,7 +720,7 @@ impl World {
         self.check_canaries(if out == 0 { 0 } else { HALF });
     }
 
-    /// All bytes from `from` on that belong to no Buf are as they were in the beginning.
+    /// Checks that all bytes from `from` on that belong to no Buf are unchanged.
     fn check_canaries(&self, from: usize) {
         let mut start = from;
         while start < ARENA {
@@ -747,7 +750,7 @@ enum Guard<'a> {
     Write(BufDataMut<'a>),
 }
 
-/// A guard, and its Lease in the model, if there is none that excludes it.
+/// Takes a guard, and its lease in the model. Returns `None` if an existing lease excludes it.
 fn take_guard<'a>(buf: &'a Buf, cell: &mut Cell, write: bool) -> Option<Guard<'a>> {
     let excluded = cell.writer || write && cell.readers > 0;
     let guard = match write {

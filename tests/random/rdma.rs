@@ -1,5 +1,6 @@
-//! Random programs of two connected Rdmas against a model: messages, receives, one-sided
-//! operations, atomics, dropped Ops and resets, in any order. `PROPTEST_CASES` asks for more cases.
+//! Checks random programs of two connected `Rdma` contexts against a model: messages, receives,
+//! one-sided operations, atomics, dropped operations and resets, in any order. `PROPTEST_CASES`
+//! sets the number of cases.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -19,9 +20,9 @@ use tokio_doca::{
     rdma::{RdmaState, Received, RecvOpcode},
 };
 
-/// Bytes of memory that programs use, and of the longest message.
+/// The bytes of memory that programs use, and of the longest message.
 const LEN: usize = 2000;
-/// Jobs and receives of a side that are under way.
+/// The most jobs, and the most receives, of a side in flight.
 const MOST: usize = 12;
 
 #[derive(Clone, Debug)]
@@ -32,12 +33,12 @@ enum Step {
     Read(usize, usize, usize),
     FetchAdd(usize, usize, u64),
     CompareSwap(usize, usize, u64),
-    /// Of the Jobs, or of the receives.
+    /// Drops an operation of the jobs (`true`) or of the receives.
     Drop(usize, bool, prop::sample::Index),
-    /// A message that is longer than every receive.
+    /// Sends a message that is longer than every receive.
     TooLong(usize),
     Reset(usize),
-    /// All that can be over is.
+    /// Waits until everything that can complete has completed.
     Settle,
 }
 
@@ -59,7 +60,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Length, opcode, immediate.
+/// A received message: its length, opcode and immediate.
 type Came = (usize, RecvOpcode, Option<u32>);
 
 type Op<T> = Pin<Box<dyn Future<Output = Result<T, JobError>>>>;
@@ -75,12 +76,12 @@ enum Work {
 
 struct Job {
     work: Work,
-    /// What it wrote is there, and it waits for a receive.
+    /// True if its bytes are written, and it waits for a receive.
     written: bool,
     op: Option<(Op<u64>, Buf)>,
 }
 
-/// A receive that is posted, and whose Op may be gone.
+/// A posted receive. Its operation may have been dropped.
 struct Place {
     op: Option<(Op<Received>, Buf)>,
     came: Option<(Vec<u8>, Came)>,
@@ -88,13 +89,14 @@ struct Place {
 
 struct End {
     side: Side,
-    /// What the peer may reach. A pool has it, so that no Leases are taken there (ADR 22).
+    /// Memory that the peer may access. It is in a pool, so that no leases are taken there (ADR
+    /// 22).
     memory: Buf,
-    /// The peer's.
+    /// The peer's memory.
     remote: RemoteMmap,
     bytes: Vec<u8>,
     jobs: VecDeque<Job>,
-    /// In the order of posting; those to which messages came first.
+    /// The receives in the order of posting. Those that got messages come first.
     places: VecDeque<Place>,
     fill: u8,
 }
@@ -113,7 +115,7 @@ impl End {
         });
     }
 
-    /// What an adapter has written some packets of, or none: a write that waits for its receive.
+    /// Returns a write that waits for its receive. An adapter may have written any of its packets.
     fn half_written(&self) -> Option<(usize, Vec<u8>)> {
         match &self.jobs.front().filter(|_| adapter().is_some())?.work {
             Work::Write(from, bytes, Some(_)) => Some((*from, bytes.clone())),
@@ -128,7 +130,7 @@ impl End {
         (bytes, buf)
     }
 
-    /// Every Op that is held is polled: what must wait does.
+    /// Polls every operation that is held, and checks that those that must wait are pending.
     fn poll(&mut self) {
         for job in &mut self.jobs {
             if let Some((op, _)) = &mut job.op {
@@ -145,7 +147,7 @@ impl End {
     }
 }
 
-/// A message came for the oldest receive that has none. False if there is none.
+/// Delivers a message to the oldest receive without one. Returns false if there is none.
 fn deliver(places: &mut VecDeque<Place>, bytes: &[u8], received: Came) -> bool {
     let Some(place) = places.iter_mut().find(|place| place.came.is_none()) else {
         return false;
@@ -261,7 +263,7 @@ impl Model {
                 let op = end.side.rdma.recv(buf.clone()).owned();
                 let op = Box::pin(tokio::task::unconstrained(op));
                 let mut op: Op<Received> = op;
-                // The oldest orphan is taken over.
+                // The new receive adopts the oldest orphan.
                 let orphan = end.places.iter().position(|place| place.op.is_none());
                 let at = orphan.unwrap_or_else(|| {
                     end.places.push_back(Place {
@@ -274,7 +276,7 @@ impl Model {
                 let place = &mut end.places[at];
                 match polled {
                     None => place.op = Some((op, buf)),
-                    // It may have come by now.
+                    // A message may have come already.
                     Some(result) => {
                         let op = Box::pin(std::future::ready(result));
                         place.op = Some((op, buf));
@@ -287,7 +289,8 @@ impl Model {
                 jobs[index].op = None;
             }
             Step::Drop(at, false, index) if !self.ends[at].places.is_empty() => {
-                // What has come may have been taken, and is lost with the Op that had it.
+                // A message that came may already belong to the operation, and would be lost with
+                // it.
                 self.settle().await;
                 let places = &mut self.ends[at].places;
                 if !places.is_empty() {
@@ -318,7 +321,7 @@ impl Model {
         }
     }
 
-    /// What the model says can be done is done.
+    /// Does in the model all jobs that can be done, and returns them.
     fn advance(&mut self) -> Vec<(usize, Job, u64, Vec<u8>)> {
         let mut done = Vec::new();
         for at in [0, 1] {
@@ -340,8 +343,8 @@ impl Model {
                         let received = received(RecvOpcode::WriteImm, bytes.len(), *immediate);
                         let delivered =
                             immediate.is_none() || deliver(&mut peer.places, &[], received);
-                        // An adapter writes the last packet when there is a receive, and those
-                        // before it at any time.
+                        // An adapter writes the last packet once there is a receive, and the
+                        // packets before it at any time.
                         if !job.written && (delivered || adapter().is_none()) {
                             peer.bytes[*from..from + bytes.len()].copy_from_slice(bytes);
                             job.written = true;
@@ -403,7 +406,7 @@ impl Model {
             if peer.half_written().is_some() {
                 continue;
             }
-            // Also what nobody awaits.
+            // This includes writes that nothing awaits.
             until("the memory is as the model has it", || {
                 let states = [&one.side, &other.side].map(|side| side.rdma.state());
                 assert_eq!(states, [RdmaState::Connected; 2]);
@@ -413,7 +416,7 @@ impl Model {
         }
     }
 
-    /// All that waits ends with an error; both begin anew.
+    /// Checks that everything that waits ends with an error, and reconnects both sides.
     async fn anew(&mut self) {
         let halves = [0, 1].map(|at| self.ends[at].half_written());
         for end in &mut self.ends {
@@ -443,13 +446,13 @@ impl Model {
     }
 }
 
-/// It is submitted at its first poll.
+/// Submits an operation by its first poll.
 fn begun(op: impl Future<Output = Result<usize, JobError>> + 'static) -> Op<u64> {
     started(op.map(|result| result.map(|len| len as u64)))
 }
 
 fn started(op: impl Future<Output = Result<u64, JobError>> + 'static) -> Op<u64> {
-    // Tokio's budget would have it begin later.
+    // Tokio's budget could delay the submission.
     let mut op: Op<u64> = Box::pin(tokio::task::unconstrained(op));
     match op.as_mut().now_or_never() {
         None => op,
@@ -466,7 +469,7 @@ fn programs(defer: bool, mode: Mode) {
     let mut runner = TestRunner::new(Config {
         cases: cases.unwrap_or(64),
         failure_persistence: None,
-        // Each that hangs takes its time.
+        // Shrinking is limited, since each case that hangs takes long.
         max_shrink_iters: 20,
         ..Config::default()
     });

@@ -1,13 +1,14 @@
-//! Random programs on a WorkQ whose device refuses jobs: whoever awaits is served, whatever became
-//! of the others.
+//! Checks random programs on a WorkQ whose device refuses jobs: every awaited operation is served,
+//! whatever happens to the others.
 //!
 //! A program mixes copies that are awaited, tried and posted, runs of graphs, changes of mode,
 //! runtimes that end, and futures that are polled once and then left, dropped or forgotten.
-//! Meanwhile the device is full now and then, loses jobs, fails them, or holds them up. In the end
-//! each future that is awaited must be over, unless futures that nobody polls keep all Slots.
+//! Meanwhile the device is sometimes full, loses jobs, fails them, or holds them up. In the end
+//! each awaited future must have completed, unless futures that are no longer polled keep all
+//! slots.
 //!
-//! `PROPTEST_CASES` says how many programs are played for each device, and
-//! `TOKIO_DOCA_REFUSALS_SEED` repeats a run.
+//! `PROPTEST_CASES` sets the number of programs for each device, and `TOKIO_DOCA_REFUSALS_SEED`
+//! repeats a run.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -33,11 +34,11 @@ struct World {
     workq: WorkQ,
     dma: Dma,
     hold: Option<Hold>,
-    /// Awaited: they must end.
+    /// The awaited tasks, which must end.
     live: Vec<JoinHandle<()>>,
-    /// Polled once, and not again before the end.
+    /// Futures that were polled once, and are not polled again before the end.
     stale: Vec<Copying>,
-    /// Slots that may be taken for ever: by jobs that are lost, and by futures that were forgotten.
+    /// The number of slots that may stay taken forever: by lost jobs, and by forgotten futures.
     gone: u64,
     lost: bool,
     posted: usize,
@@ -92,12 +93,13 @@ impl World {
         Box::pin(self.dma.copy(src, dst).owned())
     }
 
-    /// One more Slot may be taken for ever: one must be left for those that are awaited.
+    /// Returns true if one more slot may stay taken forever. At least one must remain for the
+    /// awaited futures.
     fn may_go(&self) -> bool {
         self.gone + 1 < u64::from(self.workq.depth())
     }
 
-    /// Polls a future once, which is left alone afterwards.
+    /// Polls a future once, and leaves it alone afterwards.
     fn leave(&mut self, mut copy: Copying) {
         if poll(copy.as_mut()).is_pending() {
             self.stale.push(copy);
@@ -106,7 +108,7 @@ impl World {
 
     fn lose(&mut self) {
         let faults = self.soft.faults().clone();
-        // The next job that is submitted must be this one.
+        // The fault must hit the job that is submitted below.
         if !self.may_go() || faults.left() > 0 {
             return;
         }
@@ -136,7 +138,7 @@ impl World {
         let once = self.random.below(3) == 0;
         let run = async move {
             if once {
-                // Dropped amid its work.
+                // The run is dropped while it is in progress.
                 let _ = poll(std::pin::pin!(instance.run()));
             } else {
                 let _ = instance.run().await;
@@ -145,7 +147,7 @@ impl World {
         self.live.push(tokio::spawn(run));
     }
 
-    /// A runtime on which a copy was polled, and which ends before that is over.
+    /// Polls copies on a runtime that ends before they complete.
     fn runtime_that_ends(&mut self) {
         let (copies, rounds) = (1 + self.random.below(3), self.random.below(3));
         let copies: Vec<_> = (0..copies).map(|_| self.copying()).collect();
@@ -229,7 +231,8 @@ impl World {
         self.posted -= self.workq.progress(|_, _| {});
     }
 
-    /// Everything that is awaited ends, though those that were left are not polled.
+    /// Checks that everything that is awaited ends, although the futures that were left are not
+    /// polled.
     async fn end(&mut self) {
         drop(self.hold.take());
         let mut shutdown = None;
@@ -245,7 +248,7 @@ impl World {
             if self.posted > 0 {
                 self.progress();
             }
-            // Those that are left may have all Slots.
+            // The futures that were left may have all slots.
             let taken = self.workq.in_flight() == self.workq.depth() as usize;
             if taken && self.random.below(8) == 0 {
                 drop(self.stale.pop());
@@ -265,7 +268,7 @@ impl World {
             shut.expect("the shutdown sleeps").unwrap().unwrap();
             return;
         }
-        // A newcomer is served as well.
+        // A new copy is served as well.
         self.soft.faults().clear();
         while self.workq.in_flight() == self.workq.depth() as usize && self.stale.pop().is_some() {
             tokio::task::yield_now().await;

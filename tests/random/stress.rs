@@ -1,6 +1,6 @@
-//! Many tasks on several WorkQs and threads, cancelled at random: every byte is accounted for,
-//! nothing is in flight in the end, and the pool is complete. `TOKIO_DOCA_STRESS_SECONDS` says how
-//! long, `TOKIO_DOCA_STRESS_SEED` repeats a run.
+//! Runs many tasks on several WorkQs and threads, cancelled at random. Every byte is accounted for,
+//! nothing is in flight in the end, and the pool is complete. `TOKIO_DOCA_STRESS_SECONDS` sets the
+//! duration, `TOKIO_DOCA_STRESS_SEED` repeats a run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,16 +13,16 @@ use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, Mode, WorkQ, error::JobErro
 
 const TASKS: u64 = 64;
 const WORKQS: usize = 4;
-/// Elements of the pool: a task holds four at most, and copies that were given up keep theirs for a
-/// while.
+/// The number of elements of the pool: a task holds at most four, and copies that were given up
+/// keep theirs for a while.
 const ELEMENTS: usize = 320;
 const SIZE: usize = 512;
-/// Untouched bytes of a destination, which no source has.
+/// The value of untouched bytes of a destination.
 const BLANK: u8 = 0xEE;
-/// Words of a source: each is the number of the copy and the place of the word.
+/// The size of a word of a source. Each word has the number of the copy and the word's position.
 const WORD: usize = size_of::<u64>();
 
-/// A small generator of random numbers (splitmix64): its seed is all there is to repeat.
+/// A small generator of random numbers (splitmix64). Its seed is its whole state.
 struct Random(u64);
 
 impl Random {
@@ -45,7 +45,7 @@ struct Tally {
     timed_out: AtomicU64,
     aborted: AtomicU64,
     failed: AtomicU64,
-    /// The number of the next copy: what its source is filled with.
+    /// The number of the next copy, with which its source is filled.
     next: AtomicU64,
 }
 
@@ -56,8 +56,8 @@ struct Stress {
     tally: Tally,
 }
 
-/// The word at `place` of the source of copy `number`. Its top byte is never BLANK, nor is any word
-/// all BLANK.
+/// Returns the word at position `place` of the source of copy `number`. Its top byte is never
+/// `BLANK`, and no word consists of `BLANK` only.
 fn word(number: u64, place: usize) -> [u8; WORD] {
     (number << 8 | place as u64).to_le_bytes()
 }
@@ -68,13 +68,13 @@ fn fill(buf: &Buf, number: u64, words: usize, first: usize) {
     }
 }
 
-/// A destination: blank, with an empty dataroom behind a headroom.
+/// Prepares a destination: all bytes blank, and no data behind the headroom.
 fn blank(buf: &Buf, headroom: usize) {
     buf.extend_from_slice(&[BLANK; SIZE]).unwrap();
     buf.set_data(headroom, 0).unwrap();
 }
 
-/// The data is the source's, and all else is untouched.
+/// Checks that the data is that of the source, and that all other bytes are untouched.
 fn check_copied(buf: &Buf, headroom: usize, number: u64, first: usize, words: usize) {
     assert_eq!((buf.headroom(), buf.data_len()), (headroom, words * WORD));
     buf.set_data(0, SIZE).unwrap();
@@ -96,13 +96,14 @@ fn check_copied(buf: &Buf, headroom: usize, number: u64, first: usize, words: us
     );
 }
 
-/// Whether the copy ran is not known: it did wholly, and says so in the rooms, or not at all.
+/// Checks a copy that may or may not have run: either it ran completely and the Buf has its data,
+/// or not at all.
 fn check_either(buf: &Buf, headroom: usize, number: u64, words: usize) {
     let words = if buf.data_len() == 0 { 0 } else { words };
     check_copied(buf, headroom, number, 0, words);
 }
 
-/// Waits until nobody has a Lease on it: the copy that was given up is over.
+/// Waits until the Buf has no writing lease: a copy that was given up has completed.
 async fn settle(buf: &Buf) {
     let start = Instant::now();
     while let Err(error) = buf.data().map(drop) {
@@ -132,7 +133,7 @@ impl Stress {
         self.tally.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// One copy between two Bufs, awaited or given up as `how` says.
+    /// Copies between two Bufs, and awaits the copy or gives it up, depending on `how`.
     async fn copy(&self, dma: &Dma, how: u64, random: &mut Random) {
         let (src, dst) = (self.pool.alloc().await, self.pool.alloc().await);
         let number = self.number();
@@ -176,7 +177,7 @@ impl Stress {
                 check_copied(&dst, headroom, number, 0, words);
             }
             Some(Err(error)) => {
-                // Any copy may take the entry of the script that another one pushed.
+                // Any copy may take a fault that another one pushed to the script.
                 assert_eq!(error.kind(), ErrorKind::IoFailed, "{error}");
                 self.tally.failed.fetch_add(1, Ordering::Relaxed);
                 check_copied(&dst, headroom, number, 0, 0);
@@ -188,7 +189,7 @@ impl Stress {
         }
     }
 
-    /// Polls a few times, and drops.
+    /// Polls a copy a few times, and drops it.
     async fn drop_soon(
         &self,
         dma: &Dma,
@@ -213,7 +214,7 @@ impl Stress {
         copied
     }
 
-    /// Spawns, and aborts.
+    /// Spawns a copy, and aborts it.
     async fn abort_soon(
         &self,
         dma: &Dma,
@@ -236,11 +237,12 @@ impl Stress {
         }
     }
 
-    /// Gathers two, scatters to two.
+    /// Copies from two Bufs to two Bufs.
     async fn chain(&self, dma: &Dma, random: &mut Random) {
         let mut bufs = Vec::new();
         for _ in 0..4 {
-            // One at a time, and none held while waiting: else all tasks could wait for each other.
+            // Take one at a time, and hold none while waiting: otherwise all tasks could wait for
+            // each other.
             match self.pool.try_alloc() {
                 Ok(buf) => bufs.push(buf),
                 Err(error) => {
@@ -253,7 +255,7 @@ impl Stress {
         let words = [1 + random.below(24) as usize, 1 + random.below(24) as usize];
         fill(&bufs[0], number, words[0], 0);
         fill(&bufs[1], number, words[1], words[0]);
-        // Room for as much as the first piece of the destination shall take.
+        // Leave the first destination space for a random part of the data.
         let all = words[0] + words[1];
         let first = 1 + random.below(all as u64) as usize;
         let headroom = SIZE - first * WORD;
@@ -279,7 +281,7 @@ impl Stress {
         }
     }
 
-    /// Gives a copy up and drops both Bufs: only its Slot has them now.
+    /// Gives a copy up and drops both Bufs: only the copy's slot holds them now.
     async fn leave_behind(&self, dma: &Dma, random: &mut Random) {
         let (src, dst) = (self.pool.alloc().await, self.pool.alloc().await);
         fill(&src, self.number(), 8, 0);
@@ -290,12 +292,12 @@ impl Stress {
         }
     }
 
-    /// Nothing is in flight, and all elements are home.
+    /// Checks that nothing is in flight, and that the pool has all its elements back.
     async fn end(&self) {
         for dma in &self.dmas {
             let shutdown = timeout(LIMIT, dma.workq().shutdown()).await;
             shutdown.expect("the shutdown hangs").unwrap();
-            // The reaper may be just about to give the last Slot back.
+            // The reaper may be about to release the last slot.
             let start = Instant::now();
             while dma.workq().in_flight() > 0 {
                 assert!(start.elapsed() < LIMIT, "a Slot is lost");
@@ -330,7 +332,7 @@ fn stress(defer: bool, engines: usize) {
         .enable_all()
         .build()
         .unwrap();
-    // Small enough that some copies go inline and some to the engine.
+    // With this limit, some copies are done inline and some by the engine.
     let soft = Soft::builder().defer(defer).inline_limit(128);
     let soft = soft.engines(engines).build();
     let device = soft.open("pf0").unwrap();
@@ -340,7 +342,7 @@ fn stress(defer: bool, engines: usize) {
         .unwrap();
     let pool = BufPool::builder(&mmap).element_size(SIZE).build().unwrap();
     let attach = |at: usize| {
-        // One queue is too shallow for all, one is polled.
+        // One queue is too shallow for all tasks, and one is in busy-poll mode.
         let mode = if at == 3 {
             Mode::BusyPoll
         } else {

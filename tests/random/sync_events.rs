@@ -1,7 +1,8 @@
-//! Random programs of sets, adds, gets and waits on both sides of events, against a model of one
+//! Checks random programs of sets, adds, gets and waits on both sides of events against a model: a
 //! number and a list of waits.
 //!
-//! `TOKIO_DOCA_EVENTS` says how many programs (60), `TOKIO_DOCA_EVENTS_SEED` repeats a run.
+//! `TOKIO_DOCA_EVENTS` sets the number of programs and defaults to 60; `TOKIO_DOCA_EVENTS_SEED`
+//! repeats a run.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -15,7 +16,7 @@ use tokio_doca::{
     sync_event::{SyncEvent, SyncEventWait},
 };
 
-/// A wait that goes on, and when it is over.
+/// A wait in progress, and the condition that completes it.
 struct Waiting {
     wait: Pin<Box<SyncEventWait<SyncEvent>>>,
     threshold: u64,
@@ -28,7 +29,8 @@ fn is_over(value: u64, threshold: u64, mask: u64) -> bool {
     value & mask > threshold
 }
 
-/// Polls until it is over, which it must be, or a few times, which it must survive.
+/// Polls a wait. If `over` is true, polls until it completes; otherwise a few times, and returns
+/// `None` if it is still pending.
 async fn polled(wait: &mut Waiting, over: bool) -> Option<Result<u64, JobError>> {
     let mut turns = 0;
     loop {
@@ -91,8 +93,8 @@ async fn program(random: &mut Random, setup: &Setup) {
             }
             7 => tokio::task::yield_now().await,
             _ => {
-                // Those that sleep without a poll may end at any value that they saw, and those
-                // that end now end with this one.
+                // Waits that were not polled may complete with any value that they saw. Waits whose
+                // condition holds now must complete.
                 let (over, on): (Vec<_>, Vec<_>) = waits
                     .into_iter()
                     .partition(|wait| is_over(value, wait.threshold, wait.mask));
@@ -111,7 +113,7 @@ async fn program(random: &mut Random, setup: &Setup) {
                 }
             }
         }
-        // There are places for all that are polled.
+        // Keep few enough waits that the event has capacity for all of them.
         while waits.len() > 6 {
             waits.remove(0);
         }
