@@ -175,14 +175,15 @@ fn main() -> ExitCode {
     if let [mode, scenario, jobs] = &args[..]
         && mode == "scenario"
     {
-        // A child of `scenario::instructions` or `scenario::calls`.
+        // This process is a child of `scenario::instructions`, `scenario::system_calls` or
+        // `counts::calls`.
         scenario::run(scenario, jobs.parse().expect("a number of jobs"));
         return ExitCode::SUCCESS;
     }
     if let [mode, len, count] = &args[..]
         && mode == "peer"
     {
-        // A child of the bars of exports.
+        // This process is a child of the bars of exports.
         let number = |text: &String| text.parse().expect("a number");
         share::peer(number(len), number(count));
         return ExitCode::SUCCESS;
@@ -190,7 +191,7 @@ fn main() -> ExitCode {
     if let [mode, transport, connections, size] = &args[..]
         && mode == "echo"
     {
-        // A child of the bars of echoes.
+        // This process is a child of the bars of echoes.
         let number = |text: &String| text.parse().expect("a number");
         echo::peer(transport, number(connections), number(size));
         return ExitCode::SUCCESS;
@@ -198,28 +199,28 @@ fn main() -> ExitCode {
     if let [mode, ..] = &args[..]
         && mode == "idle"
     {
-        // A child of the bar of idle connections.
+        // This process is a child of the bar of idle connections.
         idle::peer();
         return ExitCode::SUCCESS;
     }
     if let [mode, _, messages] = &args[..]
         && mode == "take"
     {
-        // A child of the bar of messages one way.
+        // This process is a child of the bar of messages one way.
         ucx::peer(messages.parse().expect("a number"));
         return ExitCode::SUCCESS;
     }
     if let [mode, role, number] = &args[..]
         && mode == "rdma"
     {
-        // A child of the bars of remote operations.
+        // This process is a child of the bars of remote operations.
         rdma::peer(role, number.parse().expect("a number"));
         return ExitCode::SUCCESS;
     }
     if let [mode, role, _] = &args[..]
         && mode == "sync"
     {
-        // A child of the bars of sync events.
+        // This process is a child of the bars of sync events.
         sync_event::peer(role);
         return ExitCode::SUCCESS;
     }

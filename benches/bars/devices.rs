@@ -45,8 +45,9 @@ fn device(name: &str, open: Open) -> Device {
     Device::from_adapter(Arc::new(TestDevice { info, open }))
 }
 
-// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is
-// made once, and the queues take what lies within its capabilities. There is nothing else.
+// SAFETY: the duties of an `Adapter`. `open_queue` makes a new queue and keeps none. The
+// information is made once, and the queues accept everything within its capabilities. There are no
+// further duties.
 unsafe impl Adapter for TestDevice {
     fn info(&self) -> &DevInfo {
         &self.info
@@ -61,8 +62,8 @@ unsafe impl Adapter for TestDevice {
     }
 }
 
-// SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
-// more after a job's completion. Nothing is exported or imported.
+// SAFETY: the duties of a `Registrar`. Keys are not used: queues access memory by its address, and
+// not after a job's completion. Nothing is exported or imported.
 unsafe impl Registrar for TestDevice {
     fn register(&self, _region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
         Ok(Registration::new(0, None))
@@ -254,7 +255,7 @@ impl Late {
         state.finished.0.store(NONE, Ordering::Relaxed);
     }
 
-    /// Nanoseconds since the last job was finished.
+    /// Returns the nanoseconds since the last job was finished.
     pub(crate) fn since(&self) -> f64 {
         (self.shared.now() - self.shared.stamp.load(Ordering::Relaxed)) as f64
     }

@@ -40,7 +40,7 @@ const CALLS: f64 = 0.11;
 /// Counts the reads and writes of TCP streams, and the sleeps of the runtime's thread.
 static CALLED: AtomicU64 = AtomicU64::new(0);
 
-/// What the messages go over.
+/// The transport of the messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transport {
     Tcp,

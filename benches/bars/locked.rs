@@ -76,7 +76,8 @@ fn count(scenario: &str, jobs: u64) -> Result<u64, String> {
     Ok(locked.map(|(_, count)| count).sum())
 }
 
-/// Returns true for an instruction with the prefix `lock`, and for an exchange with memory.
+/// Returns true for an instruction with the prefix `lock`, and for an exchange (`xchg`) with
+/// memory, which locks without a prefix.
 fn is_locked(bytes: &[u8]) -> bool {
     let is_prefix = |byte: u8| matches!(byte, 0x66 | 0x67 | 0xf2 | 0xf3 | 0x2e | 0x64 | 0x65);
     let mut rest = bytes.iter().copied();

@@ -19,7 +19,8 @@ pub(crate) struct Descriptor {
     len: usize,
 }
 
-// SAFETY: this holds addresses only. The caller of `new` answers for the accesses to the bytes.
+// SAFETY: a descriptor holds only addresses and a length. Its copies are safe by the promise of the
+// caller of `new`.
 unsafe impl Send for Descriptor {}
 // SAFETY: as for `Send` above.
 unsafe impl Sync for Descriptor {}

@@ -174,7 +174,7 @@ pub(crate) fn r5(report: &mut Report) {
     report.line("R5.cpu", rdma[1] / unix[1], AtMost(0.7), "x", &what);
 }
 
-/// Processes that spin on both CPUs, for a minute at most.
+/// Two processes that spin, one on each CPU, for at most a minute.
 struct Load([Child; 2]);
 
 impl Load {

@@ -298,7 +298,7 @@ unsafe extern "C" fn late_post_send(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: as for `post_send`.
+    // SAFETY: the caller fulfils the conditions of `post_send`.
     let posted = unsafe { post_send(qp, wr, bad) };
     // SAFETY: `qp` comes from `create_qp`.
     announce(unsafe { (*qp).send_cq });
@@ -314,7 +314,7 @@ extern "C" fn late_req_notify_cq(cq: *mut ibv_cq, _: c_int) -> c_int {
 unsafe extern "C" fn late_poll_cq(cq: *mut ibv_cq, max: c_int, to: *mut Wc) -> c_int {
     let ring = ring(cq);
     let max = max.min((ring.announced - ring.taken) as c_int);
-    // SAFETY: as for `poll_cq`.
+    // SAFETY: the caller fulfils the conditions of `poll_cq`.
     unsafe { poll_cq(cq, max, to) }
 }
 

@@ -44,8 +44,9 @@ impl Frugal {
     }
 }
 
-// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is
-// made once, and the queues take what lies within its capabilities. There is nothing else.
+// SAFETY: the duties of an `Adapter`. `open_queue` makes a new queue and keeps none. The
+// information is made once, and the queues accept everything within its capabilities. There are no
+// further duties.
 unsafe impl Adapter for Frugal {
     fn info(&self) -> &DevInfo {
         &self.info
@@ -61,8 +62,8 @@ unsafe impl Adapter for Frugal {
     }
 }
 
-// SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
-// more after a job's completion. Nothing is exported or imported.
+// SAFETY: the duties of a `Registrar`. Keys are not used: queues access memory by its address, and
+// not after a job's completion. Nothing is exported or imported.
 unsafe impl Registrar for Frugal {
     fn register(&self, _region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
         Ok(Registration::new(0, None))

@@ -193,9 +193,9 @@ fn heads(rest: &str) -> Vec<&str> {
     heads
 }
 
-/// Returns the layer of a name of the crate's root: the module itself, or the module that exports
-/// the name. The modules that `lib.rs` writes out gather names of several layers, so they count as
-/// the uppermost layer.
+/// Returns the layer of a name in the crate's root: the module itself, or the module that exports
+/// the name. Modules with a body in `lib.rs` gather names of several layers, so they count as
+/// `ops`, the uppermost layer but for `stream` and `channel`.
 fn layer_of(name: &str, lib: &str) -> String {
     if lib.contains(&format!("pub mod {name} {{")) {
         return "ops".to_owned();

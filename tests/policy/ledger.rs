@@ -55,7 +55,7 @@ fn count(text: &str) -> usize {
         .count()
 }
 
-/// The crates that may have unsafe code.
+/// The source folders of the crates that may have unsafe code.
 const FOLDERS: [&str; 3] = ["src", "contract/src", "cli/src"];
 
 /// Returns the files with unsafe code outside tests, each with its count.

@@ -321,7 +321,7 @@ fn programs(mut side: Option<Side>) -> Side {
             .and_then(|cases| cases.parse().ok())
             .unwrap_or(64),
         failure_persistence: None,
-        // No shrinking: a failure leaves the other process in an unknown state.
+        // No shrinking: after a failure, the other process is in an unknown state.
         max_shrink_iters: 0,
         ..Config::default()
     });

@@ -55,7 +55,7 @@ impl Calls {
         }
     }
 
-    /// Returns true if the run had `--trace`.
+    /// Returns true if the run had `--trace`, so that system calls were to be counted.
     pub(super) fn is_asked(&self) -> bool {
         !matches!(self, Calls::NotMeasured(why) if why == NOT_ASKED)
     }

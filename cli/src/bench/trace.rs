@@ -29,7 +29,7 @@ pub(super) fn mark(file: &str) {
 ///
 /// # Errors
 ///
-/// Returns why they were not measured, in a sentence.
+/// Returns why the calls were not counted, in a sentence.
 pub(super) fn calls(plan: &Plan, peer: Option<&Peer>) -> Result<f64, String> {
     let program = std::env::current_exe().map_err(|error| reason(&error))?;
     let mut command = Command::new("strace");

@@ -30,7 +30,7 @@ pub(super) struct Receiver<'a> {
     pub(super) once: Option<Cell<bool>>,
 }
 
-/// How a connection failed.
+/// Why a connection failed.
 pub(crate) struct Failed {
     pub(crate) text: String,
     /// True if the peer has proved that it has the token, and its file was the one of `--once`.

@@ -45,7 +45,7 @@ pub(crate) struct ServeArgs {
     device: Option<String>,
 }
 
-/// The address at which a command listens, and the token that it demands there.
+/// Where a command listens, and the token that it demands there.
 #[derive(clap::Args)]
 pub(crate) struct Bind {
     /// The address to listen at

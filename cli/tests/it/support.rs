@@ -242,7 +242,8 @@ pub(crate) fn demand_tokens(folder: &Folder, measures: &[&str]) {
     ran.refused(2, &["a token is for --peer alone"]);
 }
 
-/// Returns bytes that do not repeat within 251, so that a chunk at a wrong offset is found.
+/// Returns bytes with a period of 251, not a power of two, so that a chunk at a wrong offset is
+/// found.
 pub(crate) fn bytes(count: usize) -> Vec<u8> {
     (0..count)
         .map(|at| (at % 251) as u8 ^ (at >> 16) as u8)

@@ -54,13 +54,13 @@ pub async fn pair_of(client: ChannelBuilder, server: ChannelBuilder) -> (Channel
 pub struct Raw(pub UnixStream);
 
 impl Raw {
-    /// Connects as the client of a function would.
+    /// Connects to the socket of a service, as a client on the function with this `vuid` would.
     pub fn connect(vuid: &str, service: &str) -> std::io::Result<Raw> {
         let user = nix::unistd::geteuid();
         Raw::at(&format!("tokio-doca/{user}/{vuid}/{service}"))
     }
 
-    /// Connects to a socket of this name.
+    /// Connects to the abstract Unix socket with this name.
     pub fn at(name: &str) -> std::io::Result<Raw> {
         let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
         stream.set_read_timeout(Some(super::LIMIT))?;
@@ -94,7 +94,7 @@ impl Raw {
     }
 }
 
-/// Listens at a socket of this name.
+/// Listens at the abstract Unix socket with this name.
 pub fn listen_at(name: &str) -> UnixListener {
     UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()
 }

@@ -17,7 +17,7 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 // The value is const and has no destructor, so that the allocator itself may use it.
 thread_local!(static PLACE: Cell<usize> = const { Cell::new(usize::MAX) });
 
-/// The index of this thread's count.
+/// Returns the index of this thread's count, and assigns one at the first call.
 fn place() -> usize {
     PLACE.with(|place| {
         if place.get() == usize::MAX {

@@ -12,7 +12,7 @@ use tokio_doca::{
 use super::LIMIT;
 use super::peer::{hear, hex, say, unhex};
 
-/// How a side is set up.
+/// The settings of the two sides of a sync event.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub defer: bool,

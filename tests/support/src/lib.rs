@@ -43,7 +43,7 @@ const STORY: Duration = LIMIT.saturating_mul(4);
 /// The bytes of an element of a bench's pool.
 pub const ELEMENT: usize = 4096;
 
-/// How a bench is set up.
+/// The settings of a bench.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// If true, the software device completes no job inside the submission.
@@ -82,7 +82,7 @@ pub fn modes() -> [Mode; 2] {
     [Mode::EventDriven, Mode::BusyPoll]
 }
 
-/// A device, memory, and a context on a WorkQ.
+/// The fixture of most tests: a device, memory, and a `Dma` context on a WorkQ.
 pub struct Bench {
     pub config: Config,
     pub soft: Soft,

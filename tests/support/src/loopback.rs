@@ -681,8 +681,9 @@ struct LoopAdapter {
     world: Loopback,
 }
 
-// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is
-// made once, and the queues take what lies within its capabilities. There is nothing else.
+// SAFETY: the duties of an `Adapter`. `open_queue` makes a new queue and keeps none. The
+// information is made once, and the queues accept everything within its capabilities. There are no
+// further duties.
 unsafe impl Adapter for LoopAdapter {
     fn info(&self) -> &DevInfo {
         &self.info
@@ -732,8 +733,8 @@ impl ImportOrigin for Somewhere {
     }
 }
 
-// SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
-// more after a job's completion. An import is what the offer of its number says.
+// SAFETY: the duties of a `Registrar`. Keys are not used: queues access memory by its address, and
+// not after a job's completion. An import describes the memory of the export with its number.
 unsafe impl Registrar for LoopAdapter {
     /// Returns an empty registration: the device uses the addresses of this process.
     fn register(&self, _region: &Region, _purpose: RegistrationUse) -> Result<Registration> {

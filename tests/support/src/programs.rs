@@ -79,8 +79,8 @@ pub fn is_emulated(what: &str) -> bool {
     runner.is_some()
 }
 
-/// Fails unless root runs the test. Tests that need root are in modules named `needs_root`, and are
-/// ignored unless they are asked for.
+/// Panics unless root runs the test. Tests that need root are in modules named `needs_root`, and
+/// are ignored unless requested.
 pub fn assert_root() {
     let is_root = nix::unistd::geteuid().is_root();
     assert!(is_root, "this test needs root");
@@ -159,7 +159,7 @@ pub fn limited(limit: &str, program: &Command) -> Command {
     shell
 }
 
-/// A new folder, which is removed when this is dropped.
+/// A new folder, which is removed when the value is dropped.
 pub struct Folder(pub PathBuf);
 
 impl Default for Folder {

@@ -22,7 +22,7 @@ pub const REMOTE: Access = Access::RDMA_READ
 /// The number of bytes that a side exports.
 pub const SHARED: usize = 1 << 20;
 
-/// How a side is set up.
+/// The settings of a side.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub defer: bool,
@@ -114,14 +114,14 @@ impl Side {
         self.pool.try_alloc().unwrap()
     }
 
-    /// Sends bytes.
+    /// Sends a message with these bytes.
     pub async fn send(&self, bytes: &[u8]) -> Result<(), JobError> {
         let buf = self.filled(bytes);
         assert_eq!(self.rdma.send(&buf).await?, bytes.len());
         Ok(())
     }
 
-    /// Receives bytes.
+    /// Receives a message, and returns its bytes.
     pub async fn recv(&self) -> Result<Vec<u8>, JobError> {
         let buf = self.empty();
         let received = self.rdma.recv(&buf).await?;

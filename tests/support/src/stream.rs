@@ -122,7 +122,7 @@ pub fn each_by_rdma(bufs: usize, depth: u32, options: StreamOptions, story: impl
     each_on(&devices, depth, options.recv_bufs(bufs), &story);
 }
 
-/// Runs a story over TCP, since the connector has no RDMA.
+/// Runs a story with a connector whose device has no RDMA, so that streams go over TCP.
 fn over_tcp(depth: u32, options: StreamOptions, story: &impl AsyncFn(&Net)) {
     let (here, there) = (Loopback::without_rdma(), under_test(false));
     eprintln!("over TCP: {options:?}");
@@ -157,13 +157,13 @@ pub fn offer(kind: u8, credits: u8, blob: &[u8]) -> Vec<u8> {
     offer
 }
 
-/// Sends a message of the exchange.
+/// Sends a message of the exchange that sets a stream up.
 pub async fn say(socket: &mut TcpStream, message: &[u8]) -> io::Result<()> {
     socket.write_u32(message.len() as u32).await?;
     socket.write_all(message).await
 }
 
-/// Receives a message of the exchange.
+/// Receives a message of the exchange that sets a stream up.
 pub async fn hear(socket: &mut TcpStream) -> Vec<u8> {
     let len = socket.read_u32().await.unwrap();
     let mut message = vec![0; len as usize];

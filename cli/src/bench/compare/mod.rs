@@ -52,7 +52,7 @@ struct Side {
     file: String,
     device: String,
     provider: String,
-    /// The other side, if it was in another process.
+    /// The address of the other side, if that was in another process.
     peer: Option<String>,
     date: Option<String>,
 }

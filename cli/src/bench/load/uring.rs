@@ -72,7 +72,7 @@ struct Reads {
 
 struct Read {
     dsts: Vec<Vec<u8>>,
-    /// The number of reads that were begun before this one.
+    /// The number of reads of all lanes that were begun before this read.
     number: u64,
     /// What the kernel returned for the read; `None` until it has completed.
     ended: Option<i32>,
