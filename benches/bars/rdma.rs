@@ -459,7 +459,7 @@ pub(crate) fn writes(jobs: u64) {
             rdma.write(&src, &remote).await.expect("a write");
         }
     });
-    // Leak these: dropping them would race with the end of the other process.
+    // Leak these: dropping them would race with the end of the process.
     std::mem::forget((side, src, remote));
 }
 

@@ -101,7 +101,8 @@ pub(crate) fn callgrind(scenario: &str, jobs: u64, options: &[&str]) -> Result<S
     }
 }
 
-/// Returns the count per job: the difference of two runs, divided by that of their jobs.
+/// Returns the count per job: the difference of the counts of two runs, divided by the difference
+/// of their numbers of jobs.
 pub(crate) fn per_job(count: impl Fn(u64) -> Result<u64, String>) -> Result<f64, String> {
     let (few, many) = (count(FEW)?, count(MANY)?);
     Ok((many as f64 - few as f64) / (MANY - FEW) as f64)

@@ -258,7 +258,7 @@ pub(crate) fn run(jobs: u64) {
         copies(jobs).await;
         counts::mark();
     });
-    // Leak these: dropping them would race with the end of the other process.
+    // Leak these: dropping them would race with the end of the process.
     std::mem::forget((rig, src, remote));
 }
 

@@ -205,7 +205,7 @@ impl Side {
     }
 }
 
-/// Makes a context.
+/// Makes an `Rdma` context with the settings of `setup`.
 pub fn context(device: &Device, workq: &WorkQ, setup: Setup) -> Rdma {
     Rdma::builder(device)
         .permissions(setup.permissions)

@@ -89,14 +89,14 @@ pub fn small() -> StreamOptions {
         .send_window(2)
 }
 
-/// Runs a story on each software device, event-driven and busy-poll.
+/// Runs the test function `story` on each software device, event-driven and busy-poll.
 pub fn each_of_soft(options: StreamOptions, story: impl AsyncFn(&Net)) {
     let devices: Vec<_> = defers().iter().map(|&defer| under_test(defer)).collect();
     each_on(&devices, 64, options, &story);
 }
 
-/// Runs a story on each device, event-driven and busy-poll. Where the device can, runs it also with
-/// two buffers that all streams share.
+/// Runs the test function `story` on each device, event-driven and busy-poll. Where the device can,
+/// runs it also with two buffers that all streams share.
 pub fn each(options: StreamOptions, story: impl AsyncFn(&Net)) {
     each_deep(64, options, story);
 }
@@ -122,7 +122,8 @@ pub fn each_by_rdma(bufs: usize, depth: u32, options: StreamOptions, story: impl
     each_on(&devices, depth, options.recv_bufs(bufs), &story);
 }
 
-/// Runs a story with a connector whose device has no RDMA, so that streams go over TCP.
+/// Runs the test function `story` with a connector whose device has no RDMA, so that streams go
+/// over TCP.
 fn over_tcp(depth: u32, options: StreamOptions, story: &impl AsyncFn(&Net)) {
     let (here, there) = (Loopback::without_rdma(), under_test(false));
     eprintln!("over TCP: {options:?}");
