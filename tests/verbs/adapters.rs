@@ -1,4 +1,4 @@
-//! The provider of adapters over fake ones.
+//! The adapter provider, set up over fake adapters.
 #![expect(
     unsafe_code,
     reason = "a provider over functions that are no libibverbs"

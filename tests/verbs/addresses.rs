@@ -1,4 +1,4 @@
-//! Which address of a port a stream has, of those that its adapter lists.
+//! Tests which of its adapter's addresses a stream uses.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, Gid, World};
 use crate::streams::{loopback, meet};
 
-/// The address as a GID has it.
+/// Returns the address in the form that a GID has: IPv4 is mapped to IPv6.
 fn mapped(text: &str) -> Ipv6Addr {
     match text.parse().unwrap() {
         IpAddr::V4(addr) => addr.to_ipv6_mapped(),
@@ -22,7 +22,7 @@ fn mapped(text: &str) -> Ipv6Addr {
     }
 }
 
-/// An adapter whose table is "v1/fe80::1 v2/10.0.0.1 -", with holes.
+/// Describes an adapter with a GID table like "v1/fe80::1 v2/10.0.0.1 -"; "-" is an empty entry.
 fn adapter(name: &str, table: &str) -> Description {
     let gid = |entry: &str| {
         let (kind, text) = entry.split_once('/')?;
@@ -39,7 +39,7 @@ fn adapter(name: &str, table: &str) -> Description {
     }
 }
 
-/// The addresses that a connector and a listener with these tables have.
+/// Returns the addresses that a connector and a listener with these GID tables use.
 fn chosen(tables: [&str; 2], options: StreamOptions, addr: impl Into<StreamAddr>) -> [Ipv6Addr; 2] {
     let wishes = format!("{options:?}").contains("source: Some");
     let world = World::new([adapter("fake0", tables[0]), adapter("fake1", tables[1])]);
@@ -50,7 +50,7 @@ fn chosen(tables: [&str; 2], options: StreamOptions, addr: impl Into<StreamAddr>
         let met = meet(&devices, [options, small()], addr.clone()).await;
         let [here, there] = met.map(Result::unwrap);
         if let StreamAddr::Tcp(addr) = addr {
-            // An IPv4 address is one on an IPv6 socket too.
+            // An IPv6 socket names an IPv4 address in its mapped form.
             let met = Some(addr.ip().to_canonical());
             let sources = [&here, &there].map(|stream| stream.rdma().unwrap().transport().source);
             assert_eq!(sources[1], met);
@@ -59,7 +59,7 @@ fn chosen(tables: [&str; 2], options: StreamOptions, addr: impl Into<StreamAddr>
         let paths = [&here, &there].map(|stream| stream.rdma().unwrap().path().unwrap());
         let addrs = paths.map(|path| path.gid);
         assert_eq!(paths.map(|path| path.peer_gid), [addrs[1], addrs[0]]);
-        // What the queue pairs were told.
+        // Checks the addresses that the queue pairs were given.
         for (name, table, addr) in [
             ("fake0", tables[0], addrs[0]),
             ("fake1", tables[1], addrs[1]),
@@ -79,19 +79,20 @@ fn chosen(tables: [&str; 2], options: StreamOptions, addr: impl Into<StreamAddr>
     })
 }
 
-/// The address at which two sides met is in the tables of both, between those of other containers.
+/// The address at which two sides met is chosen if both tables have it, even between addresses of
+/// other containers.
 #[test]
 fn streams_have_the_address_at_which_they_met() {
     let met = mapped("127.0.0.1");
     let table = "v1/10.244.7.9 v2/10.244.7.9 - v1/127.0.0.1 v2/127.0.0.1 v2/10.244.3.3";
     assert_eq!(chosen([table; 2], small(), loopback()), [met; 2]);
-    // By an IPv6 socket that takes IPv4 as well, its name is ::ffff:127.0.0.1.
+    // A dual-stack IPv6 socket names the address ::ffff:127.0.0.1.
     let both: SocketAddr = "[::ffff:127.0.0.1]:0".parse().unwrap();
     assert_eq!(chosen([table; 2], small(), both), [met; 2]);
 }
 
-/// Where the network of the exchange has nothing to do with that of the adapters, the listener
-/// follows the connector.
+/// If the network of the exchange is not that of the adapters, the listener chooses an address that
+/// matches the connector's.
 #[test]
 fn a_listener_follows_its_connector() {
     let options = |gid: &str| {
@@ -99,16 +100,17 @@ fn a_listener_follows_its_connector() {
         transport.gid = Some(mapped(gid));
         small().transport(transport)
     };
-    // Of the same family: nothing says more of addresses that no interface here has.
+    // An address of the same family: no interface here has these addresses, so nothing else is
+    // known.
     let [one, other] = ["v2/10.0.0.1 v2/fd00::1", "v2/10.0.0.9 v2/fd00::9"];
     let addrs = chosen([one, other], options("fd00::1"), loopback());
     assert_eq!(addrs, ["fd00::1", "fd00::9"].map(mapped));
-    // Of the same subnet, 127.0.0.0/8, and not the best one.
+    // An address of the same subnet, 127.0.0.0/8, is preferred to the one that would rank best.
     let [one, other] = ["v2/127.0.0.7", "v2/10.0.0.9 v2/127.0.0.1"];
     let folder = Folder::new();
     let addrs = chosen([one, other], small(), folder.path("socket"));
     assert_eq!(addrs, ["127.0.0.7", "127.0.0.1"].map(mapped));
-    // Without a peer's address the wish of the application comes first.
+    // Without a peer's address the one that the application asked for comes first.
     let mut wish = Transport::default();
     wish.source = Some("10.0.0.2".parse().unwrap());
     let both = "v2/10.0.0.1 v2/10.0.0.2";
@@ -116,7 +118,7 @@ fn a_listener_follows_its_connector() {
     assert_eq!(addrs[0], mapped("10.0.0.2"));
 }
 
-/// The adapter cannot reach the peer: the error names both addresses, and where to set them.
+/// If the adapter cannot reach the peer, the error names both addresses and the place to set them.
 #[test]
 fn an_address_that_leads_nowhere_is_named() {
     let world = World::new([
@@ -131,7 +133,8 @@ fn an_address_that_leads_nowhere_is_named() {
         let connector = small().connector(&one, &workq()).unwrap();
         let accept = async {
             let incoming = listener.accept().await?;
-            // Three of the listener's copies, three of its stream; then the connector's, to RTR.
+            // Six calls come first, three for the listener's copies and three for its stream; the
+            // seventh takes the connector's queue pair to RTR.
             world.faults().fail("ibv_modify_qp", 7, libc::ENETUNREACH);
             incoming.accept(b"").await.map(drop)
         };
@@ -165,7 +168,7 @@ fn streams_on_iwarp_are_refused_at_once() {
     }
 }
 
-/// An InfiniBand port is reached by its LID: zeros in place of an address are none, and no fault.
+/// An InfiniBand port is reached by its LID: zeros in place of its address are accepted.
 #[test]
 fn an_infiniband_port_without_an_address_connects() {
     let adapter = |name: &str| {

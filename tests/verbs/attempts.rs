@@ -1,5 +1,5 @@
-//! Connections by rdma_cm in the making, over the fake adapters: what ends an attempt, and what
-//! comes twice, late or for somebody else.
+//! Connection attempts by rdma_cm over the fake adapters: how an attempt ends, and events that come
+//! twice, late or for another id.
 #![expect(unsafe_code, reason = "ends a child of fork(2)")]
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -22,14 +22,14 @@ use tokio_doca::{Error, ErrorKind};
 use crate::cm::{on, on_one, place};
 use crate::fake_verbs::{Description, Gid, World};
 
-/// Over both kinds of adapters.
+/// Runs `story` over RoCE and over iWARP.
 fn on_each(story: impl AsyncFn(&World, Place)) {
     for description in [Description::roce("fake0"), Description::iwarp("fake0")] {
         on(description, &story);
     }
 }
 
-/// A message each way; over iWARP the side that has dialled sends first.
+/// Passes a message each way, first from the side that dialled, as iWARP requires.
 async fn passes(dialled: &Side, accepted: &Side) {
     for (from, to) in [(dialled, accepted), (accepted, dialled)] {
         let dst = to.empty();
@@ -39,7 +39,7 @@ async fn passes(dialled: &Side, accepted: &Side) {
     }
 }
 
-/// The WorkQ of the side that dials is shut down, when it begins and when it has asked.
+/// Shuts down the WorkQ of the dialling side, before and after the peer has its request.
 #[test]
 fn a_shutdown_ends_the_side_that_dials() {
     on_each(async |_, place| {
@@ -59,7 +59,7 @@ fn a_shutdown_ends_the_side_that_dials() {
             is_shut_down(&a, in_time("the attempt", dial).await.unwrap_err());
             let request = match request {
                 Some(request) => request,
-                // It may have been quicker than the end.
+                // The request may have reached the listener before the shutdown.
                 None => match listener.accept().now_or_never() {
                     Some(request) => request.unwrap(),
                     None => continue,
@@ -75,7 +75,7 @@ fn a_shutdown_ends_the_side_that_dials() {
     });
 }
 
-/// The side that accepts is shut down before it hears that the peer is ready.
+/// Shuts down the accepting side before it hears that the peer is ready.
 #[test]
 fn a_shutdown_ends_the_side_that_accepts() {
     on_each(async |world, place| {
@@ -103,7 +103,8 @@ fn is_shut_down(side: &Side, error: Error) {
     assert_eq!(side.rdma.state(), RdmaState::Reset);
 }
 
-/// The port goes down once a peer has asked, and everybody has heard so.
+/// Takes the port down once a peer has asked to connect, and waits until all connected sides have
+/// failed.
 async fn goes_down(world: &World, place: &Place, others: [Side; 2]) {
     world.fake("fake0").set_port(false);
     for side in &others {
@@ -113,7 +114,7 @@ async fn goes_down(world: &World, place: &Place, others: [Side; 2]) {
     assert_eq!(place.device.info().name(), "fake0");
 }
 
-/// Answers do not come through a port that is down: the time limits of both sides end.
+/// No answers pass through a port that is down: both sides end at their time limits.
 #[test]
 fn a_port_that_is_down_ends_an_attempt_in_time() {
     on_each(async |world, place| {
@@ -131,7 +132,7 @@ fn a_port_that_is_down_ends_an_attempt_in_time() {
         place.again(&a);
         world.fake("fake0").set_port(true);
         match is_iwarp(&place.device) {
-            // The kernel waits for no word of the peer's.
+            // Over iWARP the kernel completes the accept without waiting for the peer.
             true => {
                 accepted.unwrap();
                 assert_eq!(failed(&b).await, Reason::PeerClosed);
@@ -149,7 +150,7 @@ fn a_port_that_is_down_ends_an_attempt_in_time() {
     });
 }
 
-/// The manager sends again until the port is back.
+/// The connection manager retransmits until the port is up again.
 #[test]
 fn an_attempt_outlasts_a_port_that_is_down_for_a_while() {
     on_each(async |world, place| {
@@ -178,8 +179,8 @@ fn an_attempt_outlasts_a_port_that_is_down_for_a_while() {
     });
 }
 
-/// A message that comes before, with and after the peer's word connects it once. Over iWARP there
-/// is no such event.
+/// A first message that comes before, with or after the event `ESTABLISHED` connects its receiver
+/// exactly once. iWARP has no such event.
 #[test]
 fn a_message_may_come_before_with_and_after_the_word() {
     for when in 0..3 {
@@ -221,8 +222,8 @@ fn a_message_may_come_before_with_and_after_the_word() {
     }
 }
 
-/// All tasks that wait for a request hear of it: one that is dropped then, or that is not polled,
-/// does not keep it from the others.
+/// A connection request wakes all tasks that accept: a task that is dropped or not polled then does
+/// not keep the request from the others.
 #[test]
 fn a_request_is_not_lost_with_a_task_that_waits_for_it() {
     on_each(async |_, place| {
@@ -258,8 +259,8 @@ fn a_request_is_not_lost_with_a_task_that_waits_for_it() {
     });
 }
 
-/// A child of fork(2) has copies of everything. It neither answers nor refuses for its parent, and
-/// ends no connection.
+/// A child of fork(2) has copies of all handles. Dropping them neither answers nor refuses requests
+/// for the parent, and ends no connection.
 #[test]
 fn a_child_of_fork_says_nothing_to_peers() {
     if !alone(test_name!(a_child_of_fork_says_nothing_to_peers)) {
@@ -267,7 +268,7 @@ fn a_child_of_fork_says_nothing_to_peers() {
     }
     on_each(async |world, place| {
         let (listener, [a, b]) = (place.listen(), place.connected().await);
-        // The runtime knows their WorkQs.
+        // Makes the WorkQs known to the runtime before the fork.
         passes(&a, &b).await;
         let (c, d) = (place.side(), place.side());
         let mut dial = Box::pin(c.rdma.connect_to(listener.local_addr()).timeout(LIMIT));
@@ -282,17 +283,17 @@ fn a_child_of_fork_says_nothing_to_peers() {
             said + world.calls("ibv_destroy_qp")
         };
         let before = said();
-        // The child drops, and asks the fake.
+        // The child drops its copies, then checks that the fake received no calls.
         match world.fork() {
             0 => {
                 let bound = CmListener::bind(&place.device, SocketAddr::new(place.ip, 0));
                 let refused = bound.is_err_and(|error| error.kind() == ErrorKind::BadState);
                 drop((request, dial, listener, a, b, c, d));
-                // A thread of its own would say it later.
+                // Waits for the child's threads: one of them might send something late.
                 let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
                 block_until("the child's threads end", || threads() == 1);
                 let is_silent = said() == before;
-                // SAFETY: ends the child, and nothing of the parent's.
+                // SAFETY: ends the child process only.
                 unsafe { libc::_exit(if refused && is_silent { 7 } else { 8 }) }
             }
             pid => {
@@ -316,11 +317,12 @@ fn a_child_of_fork_says_nothing_to_peers() {
     });
 }
 
-/// As IPv4: an address of the adapter, that of the source, and all of them.
+/// Runs the tests with IPv6: an address of the adapter, the address of the source, and the
+/// unspecified address.
 mod by_ipv6 {
     use super::*;
 
-    /// An address of IPv6 beside that of IPv4.
+    /// Adds an IPv6 address beside the adapter's IPv4 address.
     fn described(mut description: Description) -> (Description, IpAddr) {
         let ip = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
         let (raw, kind) = (ip.octets(), IBV_GID_TYPE_ROCE_V2);
@@ -355,7 +357,7 @@ mod by_ipv6 {
         });
     }
 
-    /// A listener at `::` is one for both kinds of addresses, and says which one a peer has.
+    /// A listener at `::` accepts both IPv4 and IPv6 peers, and reports the address of each peer.
     #[test]
     fn a_listener_at_all_addresses_has_both() {
         let (description, ip) = described(Description::roce("fake0"));

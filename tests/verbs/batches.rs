@@ -1,4 +1,4 @@
-//! Jobs that are started together: an adapter is told once of a list of them.
+//! Jobs that are started together: they reach the adapter as one list with one doorbell.
 
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, World};
@@ -14,7 +14,7 @@ use tokio_doca::{Buf, Device, Mode, Rdma, WorkQ};
 
 const JOBS: usize = 32;
 
-/// Two connected sides, of which the first is on a WorkQ of this depth, in each mode.
+/// Runs `story` in each mode with two connected sides; the first side's WorkQ has `depth` slots.
 fn each(depth: u32, story: impl AsyncFn(&World, Side, Side)) {
     for mode in [Mode::EventDriven, Mode::BusyPoll] {
         let world = World::new([Description::roce("fake0")]);
@@ -37,7 +37,7 @@ fn side(device: &Device, depth: u32, mode: Mode) -> Side {
     }
 }
 
-/// Writes of eight bytes to places of their own.
+/// Returns eight-byte writes to separate ranges of `other`'s memory.
 fn writes(one: &Side, other: &Side) -> Vec<Write> {
     let remote = one.import(&other.memory());
     let write = |number: usize| {
@@ -51,7 +51,7 @@ fn writes(one: &Side, other: &Side) -> Vec<Write> {
 
 type Write = RdmaOp<Rdma, Buf, RemoteBuf>;
 
-/// A list, and one doorbell, whatever the device is given together.
+/// Returns how many lists of sends were posted; each list costs one doorbell.
 fn lists(world: &World) -> u64 {
     world.calls("lists of sends")
 }
@@ -92,7 +92,8 @@ fn messages_of_a_flush_are_one_list() {
     });
 }
 
-/// Those before the one that is refused are done, and the others come back, with their memory.
+/// If the adapter refuses a job of a list, those before it complete, and the refused job and those
+/// behind it come back with their memory.
 #[test]
 fn what_the_adapter_refuses_of_a_list_comes_back() {
     for refused_one in [1, 2, JOBS as u64] {
@@ -112,7 +113,7 @@ fn what_the_adapter_refuses_of_a_list_comes_back() {
             for wrote in in_time("those before it end", join_all(started)).await {
                 assert_eq!(wrote, Ok(8));
             }
-            // They are whole, and are done now.
+            // The returned operations are intact, and complete when started again.
             let again = Op::start_all(rest).started;
             assert_eq!(again.len(), JOBS - done);
             for wrote in in_time("the others end", join_all(again)).await {
@@ -123,7 +124,7 @@ fn what_the_adapter_refuses_of_a_list_comes_back() {
     }
 }
 
-/// A sink sends the messages before the one that is refused, tells why, and keeps nothing.
+/// A sink sends the messages before the refused one, reports the refusal, and keeps nothing.
 #[test]
 fn a_sink_ends_with_the_refusal_of_one_of_its_list() {
     each(64, async |world, one, other| {
@@ -145,7 +146,7 @@ fn a_sink_ends_with_the_refusal_of_one_of_its_list() {
     });
 }
 
-/// There are fewer Slots than operations.
+/// Operations for which there is no slot come back.
 #[test]
 fn what_has_no_slot_comes_back() {
     each(8, async |world, one, other| {
@@ -162,7 +163,7 @@ fn what_has_no_slot_comes_back() {
         for wrote in in_time("those with a Slot end", join_all(started)).await {
             assert_eq!(wrote, Ok(8));
         }
-        // Awaited, they wait for Slots.
+        // When awaited, the returned operations wait for slots.
         for wrote in in_time("the others end", join_all(rest)).await {
             assert_eq!(wrote, Ok(8));
         }

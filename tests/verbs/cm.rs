@@ -1,5 +1,5 @@
-//! Connections by rdma_cm over the fake adapters and a fake of librdmacm: the stories of
-//! `support::cm`, and what goes wrong at each step.
+//! Connections by rdma_cm over the fake adapters and a fake librdmacm: the tests of `support::cm`,
+//! and a failure of each step.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -48,7 +48,7 @@ stories! {
     streams_meet streams_are_refused
 }
 
-/// Over iWARP the kernel connects the queue pairs.
+/// Runs them over iWARP, where the kernel connects the queue pairs.
 mod over_iwarp {
     use super::*;
 
@@ -67,7 +67,8 @@ mod over_iwarp {
         a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up a_pool_receives_in_both_roles
     }
 
-    /// Whoever connects sends first (RFC 5044, 7.1): what the listener sends before waits for that.
+    /// Over iWARP the side that connects sends first (RFC 5044, 7.1): the listener's own messages
+    /// wait until one has arrived.
     #[test]
     fn a_listener_sends_once_it_was_sent_something() {
         on(Description::iwarp("fake0"), async |world, place| {
@@ -92,8 +93,8 @@ mod over_iwarp {
         });
     }
 
-    /// An Rdma that is reset in the middle of an accept gives its receives' memory back, and no
-    /// message lands there.
+    /// An `Rdma` that is reset in the middle of an accept returns the memory of its receives, and
+    /// no message lands there.
     #[test]
     fn a_reset_while_it_accepts_takes_the_receives_back() {
         on(Description::iwarp("fake0"), async |world, place| {
@@ -107,7 +108,7 @@ mod over_iwarp {
                 let request = listener.accept().await.unwrap();
                 request.accept(&b.rdma).timeout(LIMIT).await
             };
-            // Whoever accepts has the queue pair until then.
+            // The accepting side has the queue pair until then.
             let held = world.faults().hold_calls("ibv_destroy_qp(first)");
             let ready = || {
                 let pairs = world.fake("fake0").permissions();
@@ -128,8 +129,8 @@ mod over_iwarp {
         });
     }
 
-    /// siw waits for the peer's host when it asks: the time limit is kept, and a reset does not
-    /// wait.
+    /// The `siw` driver blocks while it contacts the peer's host. The time limit holds all the
+    /// same, and a reset does not wait.
     #[test]
     fn an_ask_that_blocks_has_a_time_limit() {
         on(Description::iwarp("fake0"), async |world, place| {
@@ -141,7 +142,7 @@ mod over_iwarp {
             let error = in_time("its limit", limit).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
             a.rdma.reset().unwrap();
-            // Others are not held up, and what it had asked for is given up.
+            // The blocked call delays no other connection, and `a` gives up its request.
             assert_eq!(a.rdma.state(), RdmaState::Init);
             drop(held);
             let late = in_time("a request", listener.accept()).await.unwrap();
@@ -156,7 +157,7 @@ mod over_iwarp {
         });
     }
 
-    /// A first message that comes before the accept has ended counts.
+    /// A first message that arrives before the accept has completed is received.
     #[test]
     fn a_first_message_may_come_early() {
         on(Description::iwarp("fake0"), async |world, place| {
@@ -185,7 +186,8 @@ mod over_iwarp {
         });
     }
 
-    /// The transport gives nobody up: a probe has a limit of this library's.
+    /// This transport never gives up on a silent peer, so the library limits how long a probe may
+    /// take.
     #[test]
     fn a_silent_peer_is_noticed() {
         let world = World::new(["fake0", "fake1"].map(Description::iwarp));
@@ -206,7 +208,7 @@ mod over_iwarp {
             let (dialled, accepted) = meet(&listener, &a, &b).await;
             dialled.unwrap();
             accepted.unwrap();
-            // Probes are answered, and somebody waits for what the peer may send.
+            // The peer answers probes while this side waits for a message.
             let (before, dst) = (world.carried_out(), a.empty());
             let mut receive = pin!(a.rdma.recv(&dst));
             let asked = async {
@@ -225,8 +227,8 @@ mod over_iwarp {
     }
 }
 
-/// Over iWARP a flush alone says that the peer's TCP connection has ended, as rdma_cm's own word
-/// does, which comes later. Elsewhere a peer that has gone is silent, and never flushes anything.
+/// Over iWARP a flush alone means that the peer's TCP connection has ended; rdma_cm reports it
+/// later. On other adapters a peer that has gone is silent, and causes no flush.
 #[test]
 fn a_flush_alone_is_a_disconnect_over_iwarp_and_nowhere_else() {
     type Of = fn(&str) -> Description;
@@ -237,7 +239,7 @@ fn a_flush_alone_is_a_disconnect_over_iwarp_and_nowhere_else() {
         for of_job in [false, true] {
             on(of("fake0"), async |world, place| {
                 let [a, b] = place.connected().await;
-                // The message waits for a receive, which the peer does not post.
+                // The message waits for a receive that the peer does not post.
                 let ended = async {
                     match of_job {
                         true => a.rdma.send(a.filled(b"abc")).await.map(|_| ()),
@@ -255,7 +257,7 @@ fn a_flush_alone_is_a_disconnect_over_iwarp_and_nowhere_else() {
     }
 }
 
-/// A side that ends its own connection is not told that the peer has gone.
+/// A side that ends its own connection is not notified of a disconnect by the peer.
 #[test]
 fn a_reset_of_this_side_is_no_disconnect_over_iwarp() {
     on(Description::iwarp("fake0"), async |_, place| {
@@ -268,7 +270,7 @@ fn a_reset_of_this_side_is_no_disconnect_over_iwarp() {
     });
 }
 
-/// What rdma_cm says of time limits and permissions would break this library's promises.
+/// The library's own time limits and permissions are kept, whatever rdma_cm suggests.
 #[test]
 fn the_promises_are_kept_beside_what_rdma_cm_says() {
     on_one(async |world, place| {
@@ -281,7 +283,7 @@ fn the_promises_are_kept_beside_what_rdma_cm_says() {
         let each: Vec<_> = ours.map(|(attr, _)| attr).collect();
         assert_eq!(each.len(), 2);
         for attr in each {
-            // 134 ms a try where rdma_cm has 2 s, and 0.64 ms where it has 655.
+            // A try takes 134 ms instead of rdma_cm's 2 s, and 0.64 ms instead of its 655 ms.
             assert_eq!(
                 (attr.timeout, attr.min_rnr_timer, attr.retry_cnt),
                 (15, 12, 6)
@@ -290,10 +292,10 @@ fn the_promises_are_kept_beside_what_rdma_cm_says() {
     });
 }
 
-/// Any call may fail: both sides hear of it, nothing is left, and both can begin anew.
+/// If any call fails, both sides fail, nothing is left behind, and both can connect again.
 #[test]
 fn a_call_that_fails_ends_the_attempt_on_both_sides() {
-    // Of what each call is the so-many-th, both sides make one.
+    // Each call with the number of the invocation that fails. Both sides make one of each.
     let calls = [
         ("rdma_create_id", 1),
         ("rdma_resolve_addr", 1),
@@ -322,7 +324,7 @@ fn a_call_that_fails_ends_the_attempt_on_both_sides() {
                 let request = listener.accept().await.unwrap();
                 request.accept(&sides[1].rdma).timeout(LIMIT).await
             };
-            // Before there is a request, nobody accepts.
+            // These calls precede the request, so nothing is there to accept.
             let early = [
                 "rdma_create_id",
                 "rdma_resolve_addr",
@@ -350,7 +352,8 @@ fn a_call_that_fails_ends_the_attempt_on_both_sides() {
     }
 }
 
-/// The word that the peer is ready is lost: a message proves it, and without one the time ends.
+/// The event that the peer is ready is lost: a message replaces it; without a message the attempt
+/// times out.
 #[test]
 fn a_message_stands_for_a_lost_word() {
     on_one(async |world, place| {
@@ -391,7 +394,7 @@ fn a_message_stands_for_a_lost_word() {
                     let error = accepted.unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
                     assert!(matches!(sides[1].rdma.state(), RdmaState::Error(_)));
-                    // The other side was connected, and hears that nobody is there.
+                    // The other side was connected already, and finds that its peer has closed.
                     assert_eq!(failed(&sides[0]).await, Reason::PeerClosed);
                 }
             }
@@ -400,7 +403,8 @@ fn a_message_stands_for_a_lost_word() {
     });
 }
 
-/// An address is reached by the adapter that has it, or from the one that the source says.
+/// A connection leaves through the adapter that reaches the address, or through the one that has
+/// the source address.
 #[test]
 fn another_adapter_is_named() {
     let world = World::new([Description::roce("fake0"), Description::roce("fake1")]);
@@ -440,7 +444,8 @@ fn another_adapter_is_named() {
         let nowhere = "10.255.255.1:1".parse().unwrap();
         let error = plain.rdma.connect_to(nowhere).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
-        // An Rdma of another device than the listener's does not take it, and the peer is told.
+        // The listener cannot accept with an `Rdma` of another device; the peer's attempt is
+        // refused.
         let (c, wrong) = (there.side(), here.side());
         let (dialled, accepted) = meet(&listener, &c, &wrong).await;
         assert_eq!(dialled.unwrap_err().kind(), ErrorKind::ConnectionAborted);
@@ -450,7 +455,7 @@ fn another_adapter_is_named() {
     });
 }
 
-/// The kernel waits with an adapter's removal until all its ids are gone.
+/// The kernel delays the removal of an adapter until all its rdma_cm ids are destroyed.
 #[test]
 fn a_removed_adapter_ends_all_of_it() {
     on_one(async |world, place| {
@@ -480,7 +485,8 @@ fn a_removed_adapter_ends_all_of_it() {
     });
 }
 
-/// Strangers who ask and ask hold 128 places, and honest ones are served when the owner looks.
+/// Strangers can queue at most 128 requests; the next one is refused. Once the owner has taken
+/// those, other peers can connect.
 #[test]
 fn requests_beyond_the_line_are_refused() {
     on_one(async |_, place| {
@@ -492,7 +498,7 @@ fn requests_beyond_the_line_are_refused() {
             let dial = side.rdma.connect_to(addr).timeout(LIMIT);
             dials.push(tokio::spawn(async move { dial.await.map(drop) }));
         }
-        // One of them is refused.
+        // One of the 129 requests is refused.
         let (first, _, rest) = in_time("one is refused", futures::future::select_all(dials)).await;
         let error = first.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");

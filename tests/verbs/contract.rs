@@ -1,5 +1,5 @@
-//! The provider of adapters on fake ones: the contract, and what the fake kinds of adapters differ
-//! in.
+//! The adapter provider over fake adapters: the provider contract, and how the kinds of fake
+//! adapters differ.
 
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, World};
@@ -12,7 +12,7 @@ use tokio_doca::{
 };
 use tokio_doca_contract::{self as contract, Peers, Subject, Verdict, selftest};
 
-/// A check of two devices of a kind.
+/// Runs `check` on two devices of one kind.
 fn on_fakes(kind: impl Fn(&str) -> Description, check: impl FnOnce(&World, [&Device; 2])) {
     let hurried = |name| Description {
         hurry: 16,
@@ -24,7 +24,7 @@ fn on_fakes(kind: impl Fn(&str) -> Description, check: impl FnOnce(&World, [&Dev
     check(&world, [&devices[0], &devices[1]]);
 }
 
-/// Few places, and one piece in each request.
+/// Reduces the adapter to few entries and one piece in each request.
 fn small(description: Description) -> Description {
     Description {
         max_sge: 1,
@@ -83,8 +83,8 @@ fn a_small_adapter_keeps_the_contract_of_remote_operations() {
     remote(|name| small(Description::roce(name)));
 }
 
-/// All of the suite on one adapter. iWARP has no queue pair that is connected to itself, no atomics
-/// and no immediates.
+/// Runs the whole suite on one adapter. On iWARP no queue pair can be connected to itself, and
+/// there are no atomics and no immediates.
 #[test]
 fn a_self_test_tells_what_an_adapter_has() {
     let lacks = |kind: fn(&str) -> Description| {
@@ -93,7 +93,7 @@ fn a_self_test_tells_what_an_adapter_has() {
             for outcome in selftest(device) {
                 match outcome.verdict {
                     Verdict::Passed => {}
-                    // An adapter need not have shared receive queues.
+                    // Shared receive queues are optional on adapters.
                     _ if outcome.check == "pooled_messages_are_taken_in_order" => {}
                     Verdict::Refused(_) => refused.push(outcome.subject),
                     _ => panic!("{outcome}"),
@@ -118,8 +118,7 @@ fn the_adapter_never_sees_a_refused_job() {
     });
 }
 
-/// iWARP has no atomics and no immediates, and copies nothing; other adapters may lack atomics
-/// alone.
+/// iWARP has no atomics, no immediates and no copies; other adapters may lack only the atomics.
 #[test]
 fn what_an_adapter_does_not_have_it_is_not_asked_for() {
     let without_atomics = |name: &str| Description {
@@ -141,8 +140,8 @@ fn what_an_adapter_does_not_have_it_is_not_asked_for() {
     );
 }
 
-/// EFA, usNIC and the like have no reliable connections: hashes, which the CPU does, are all that
-/// there is.
+/// EFA, usNIC and similar adapters have no reliable connections, so they offer only hashes, which
+/// the CPU computes.
 #[test]
 fn other_transports_have_hashes_alone() {
     let other = |name: &str| Description {
@@ -163,7 +162,8 @@ fn lacks(kind: impl Fn(&str) -> Description, missing: &[RdmaKind]) {
         for kind in RdmaKind::ALL {
             assert_eq!(rdma.supports(kind), !missing.contains(&kind), "{kind:?}");
         }
-        // A copy is a connection to oneself, which iWARP makes by its connection manager alone.
+        // A copy needs a queue pair that is connected to itself; iWARP connects only by its
+        // connection manager.
         let is_iwarp = missing.contains(&RdmaKind::WriteImm);
         assert_eq!(
             (caps.dma.is_none(), rdma.acknowledged),

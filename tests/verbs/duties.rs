@@ -1,5 +1,5 @@
-//! Duties of the provider of adapters where the adapter does not keep its own: queues and endpoints
-//! driven without a WorkQ, on fake ones.
+//! Duties that the adapter provider has where an adapter misbehaves: tests drive its queues and
+//! endpoints without a WorkQ, on fake adapters.
 #![expect(unsafe_code, reason = "drives a provider as the crate does")]
 
 use std::ops::Range;
@@ -18,7 +18,7 @@ use tokio_doca::device::{Device, Liveness};
 use tokio_doca::error::{JobError, Reason};
 use tokio_doca::verbs::ffi::Wc;
 
-/// Two endpoints on a queue each, of one device.
+/// Two endpoints of one device, each with its own queue.
 struct Bench {
     queues: [Arc<dyn Queue>; 2],
     ends: [Arc<dyn Endpoint>; 2],
@@ -56,7 +56,7 @@ impl Bench {
         other.connect(&blobs[0], Instant::now() + LIMIT).unwrap();
     }
 
-    /// A message of no bytes.
+    /// Submits a message of no bytes.
     fn send(&self, from: usize, number: u32) -> Submitted {
         let job = RdmaJob {
             verb: Verb::Send(None),
@@ -64,17 +64,17 @@ impl Bench {
             remote: None,
             len: 0,
         };
-        // SAFETY: it names no memory, and each test has its own numbers.
+        // SAFETY: the job names no memory, and each test uses distinct slot numbers.
         unsafe { self.ends[from].submit(&[(Token::new(0, number, 1), (&job).into())]) }
     }
 
-    /// A receive of no bytes.
+    /// Posts a receive of no bytes.
     fn post_recv(&self, to: usize, number: u32) -> Result<(), JobError> {
         let posted = self.post_recvs(to, number..number + 1);
         posted.refused.map_or(Ok(()), Err)
     }
 
-    /// Receives of no bytes, in one call.
+    /// Posts receives of no bytes in one call.
     fn post_recvs(&self, to: usize, numbers: Range<u32>) -> Submitted {
         let receive = |number| Receive {
             token: Token::new(1, number, 1),
@@ -82,13 +82,13 @@ impl Bench {
             room: 0,
         };
         let receives: Vec<_> = numbers.map(receive).collect();
-        // SAFETY: they name no memory.
+        // SAFETY: the receives name no memory.
         unsafe { self.ends[to].post_recvs(&receives) }
     }
 
     fn reap(&self, of: usize) -> Vec<Completion> {
         let mut out = [Completion::new(Token::new(0, 0, 0), Ok(0)); 32];
-        // SAFETY: this thread alone does.
+        // SAFETY: only this thread reaps.
         let reaped = unsafe { self.queues[of].reap(&mut out) };
         out[..reaped].to_vec()
     }
@@ -102,7 +102,8 @@ impl Bench {
         reaped.unwrap()
     }
 
-    /// Retires all, and says what of that was given to each is kept: queues, endpoints.
+    /// Retires all endpoints and queues. Returns a weak reference to the `keep` of each, queues
+    /// first.
     fn retire(self) -> [Weak<()>; 4] {
         let keeps = [(); 4].map(Arc::new);
         let kept = keeps.each_ref().map(Arc::downgrade);
@@ -112,7 +113,7 @@ impl Bench {
             unsafe { end.retire(keep) };
         }
         for (queue, keep) in self.queues.iter().zip([a, b]) {
-            // SAFETY: as above.
+            // SAFETY: nothing that names memory was posted.
             unsafe { queue.retire(keep, 0) };
         }
         kept
@@ -121,8 +122,8 @@ impl Bench {
 
 const PATIENT: Duration = support::LIMIT;
 
-/// A queue pair that cannot be destroyed may touch memory at any time: what the queue keeps is kept
-/// for ever, and nothing more is taken.
+/// A queue pair that cannot be destroyed may access memory at any time: the queue keeps what it was
+/// given for ever, and accepts no more jobs.
 #[test]
 fn what_could_not_be_destroyed_is_kept_by_the_queue_too() {
     let mut world = World::new([Description::roce("fake0")]);
@@ -145,8 +146,8 @@ fn what_could_not_be_destroyed_is_kept_by_the_queue_too() {
     drop(hold);
 }
 
-/// Whoever polls late finds a message that had arrived in time: nobody says that its receive was
-/// missing.
+/// A message that arrived in time is received however late it is polled for; it does not fail with
+/// `NoReceive`.
 #[test]
 fn a_message_that_nobody_looked_for_has_arrived() {
     const LIMIT: Duration = Duration::from_millis(20);
@@ -154,8 +155,8 @@ fn a_message_that_nobody_looked_for_has_arrived() {
     let bench = Bench::new(&world, LIMIT);
     bench.post_recv(1, 1).unwrap();
     assert_eq!(bench.send(0, 1).accepted, 1);
-    // Ten times as long as it may wait: the thread that looks at the time does so at least once in
-    // 5 ms.
+    // Ten times the limit for a missing receive. The thread that checks this limit runs at least
+    // once in 5 ms.
     let start = Instant::now();
     while start.elapsed() < 10 * LIMIT + Duration::from_secs(1) {
         assert_eq!(bench.ends[0].state(), EndpointState::Connected);
@@ -165,15 +166,15 @@ fn a_message_that_nobody_looked_for_has_arrived() {
     assert_eq!(bench.reap_one(1).result.map(|_| ()), Ok(()));
     assert_eq!(bench.reap(0), []);
     assert_eq!(bench.ends[0].state(), EndpointState::Connected);
-    // One that has none is given up by whoever looks.
+    // A message without a receive is given up by whichever thread polls.
     assert_eq!(bench.send(0, 2).accepted, 1);
     let failed = bench.reap_one(0).result.map_err(|error| error.reason());
     assert_eq!(failed, Err(Reason::NoReceive));
     bench.retire();
 }
 
-/// All requests are queued, and then the adapter says that it could not be told, and blames none:
-/// they are accepted, and end.
+/// The adapter queues all requests, but its doorbell fails without naming a request: the requests
+/// are accepted, and complete with errors.
 #[test]
 fn requests_that_may_have_been_taken_end() {
     let world = World::new([Description::roce("fake0")]);
@@ -191,8 +192,8 @@ fn requests_that_may_have_been_taken_end() {
     bench.retire();
 }
 
-/// The same of receives: whether the adapter has none or all of them, each ends once, and the
-/// connection with them.
+/// The same with receives: whether the adapter took none or all, each completes once, and the
+/// connection fails.
 #[test]
 fn receives_that_may_have_been_taken_end() {
     let world = World::new([Description::roce("fake0")]);
@@ -208,7 +209,7 @@ fn receives_that_may_have_been_taken_end() {
     };
     assert_eq!(cause.vendor_code(), Some(libc::EINVAL as u64));
     let flushed = |number| Completion::new(Token::new(1, number, 1), Err(JobError::flushed(cause)));
-    // A thread takes them from the adapter.
+    // Takes the posted receives from the adapter in another thread.
     let mut over = Vec::new();
     block_until("all have ended", || {
         over.extend(bench.reap(1));
@@ -224,8 +225,8 @@ fn receives_that_may_have_been_taken_end() {
     bench.retire();
 }
 
-/// A list of which the adapter refuses one in the middle: those before it are posted, and it and
-/// those behind it were never the adapter's.
+/// If the adapter refuses a receive in the middle of a list, those before it are posted; it and
+/// those behind it never reached the adapter.
 #[test]
 fn receives_before_a_refused_one_are_posted() {
     let world = World::new([Description::roce("fake0")]);
@@ -245,7 +246,7 @@ fn receives_before_a_refused_one_are_posted() {
     bench.retire();
 }
 
-/// A whole batch of completions that mean nothing hides none that was there before.
+/// A whole batch of unknown completions does not hide the valid ones behind it.
 #[test]
 fn completions_behind_strangers_are_ready() {
     let world = World::new([Description::roce("fake0")]);
@@ -261,18 +262,18 @@ fn completions_behind_strangers_are_ready() {
     bench.retire();
 }
 
-/// A completion queue that fails says so once: who armed for others is not rung for without end,
-/// and nothing new is taken.
+/// A completion queue that fails is reported once: it does not keep signaling those that armed it,
+/// and accepts nothing new.
 #[test]
 fn a_broken_queue_is_quiet_and_takes_nothing() {
     let world = World::new([Description::roce("fake0")]);
     let bench = Bench::new(&world, PATIENT);
     world.faults().fail_always("ibv_poll_cq", libc::EIO);
     assert_eq!(bench.queues[0].arm(), Armed::Ready);
-    // What had failed is looked after once more.
+    // Each queue is polled once more after the failure.
     assert_eq!([bench.reap(0), bench.reap(0)], [[], []]);
     assert!(matches!(bench.ends[0].state(), EndpointState::Error(_)));
-    // A thread that has ended the connection asks once more, and so does the one of the copies.
+    // The thread that ended the connection polls once more, and so does the thread of the copies.
     let mut asked = 0;
     for _ in 0..1000 {
         asked += u32::from(bench.queues[0].ready());
@@ -291,7 +292,8 @@ fn a_broken_queue_is_quiet_and_takes_nothing() {
     bench.retire();
 }
 
-/// What a look has kept is handed out once, in order, whatever comes between.
+/// Completions that a poll has set aside are returned once and in order, whatever happens in
+/// between.
 #[test]
 fn what_a_look_has_kept_is_handed_out_once_and_in_order() {
     let world = World::new([Description::roce("fake0")]);
@@ -313,7 +315,7 @@ fn what_a_look_has_kept_is_handed_out_once_and_in_order() {
             let mut tokens = Vec::new();
             block_until("the rest of the completions", || {
                 let mut out = vec![Completion::new(Token::new(0, 0, 0), Ok(0)); most];
-                // SAFETY: this thread alone does.
+                // SAFETY: only this thread reaps.
                 let reaped = unsafe { queue.reap(&mut out) };
                 tokens.extend(out[..reaped].iter().map(|completion| completion.token));
                 tokens.len() >= 3
@@ -330,7 +332,8 @@ fn what_a_look_has_kept_is_handed_out_once_and_in_order() {
             assert_eq!(bench.reap(0), []);
         }
     }
-    // Kept, and then its endpoint is reset: it is handed out, and of the old life.
+    // The endpoint is reset while a completion of it is set aside: it is returned, with the old
+    // generation.
     bench.post_recv(1, next).unwrap();
     bench.send(0, next);
     block_until("a completion", || queue.ready());
@@ -341,7 +344,7 @@ fn what_a_look_has_kept_is_handed_out_once_and_in_order() {
     bench.retire();
 }
 
-/// An event that comes after somebody looked for it in vain is read by the next look.
+/// A completion event that arrives after a poll found nothing is read by the next poll.
 #[test]
 fn an_event_that_comes_late_is_read() {
     let world = World::new([Description::roce("fake0")]);
@@ -363,8 +366,8 @@ fn an_event_that_comes_late_is_read() {
     bench.retire();
 }
 
-/// The thread that hears of events does not turn round and round for a device that is gone, and one
-/// that comes in its place is another.
+/// The event thread does not spin on a removed device, and treats a device that replaces it as a
+/// new one.
 #[test]
 fn a_device_that_is_gone_is_left_alone() {
     let world = World::new([Description::roce("fake0")]);
@@ -375,7 +378,7 @@ fn a_device_that_is_gone_is_left_alone() {
     block_until("its loss is noticed", || {
         device.liveness() != Liveness::Alive
     });
-    // Nothing wakes the thread: it looks once more at most, for what it did when it heard of it.
+    // Nothing wakes the thread. It reads at most once more, because of the removal event.
     let (before, start) = (world.calls("ibv_get_async_event"), Instant::now());
     while start.elapsed() < Duration::from_millis(300) {
         let calls = world.calls("ibv_get_async_event") - before;

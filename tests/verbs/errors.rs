@@ -1,5 +1,5 @@
-//! What can go wrong on an adapter, one thing at a time, on fake ones: each is told as what it is,
-//! nothing hangs, and nothing is left behind.
+//! Failures of an adapter, one at a time, on fake adapters: each is reported as what it is, nothing
+//! hangs, and nothing is left behind.
 #![expect(unsafe_code, reason = "forks")]
 
 use std::net::Ipv6Addr;
@@ -34,7 +34,7 @@ const MODES: [Mode; 3] = [
     },
 ];
 
-/// One device of a kind. `story` runs in each mode, each time on an adapter of its own.
+/// Runs `story` in each mode, each time on a new adapter of this kind.
 fn each(kind: fn(&str) -> Description, story: impl AsyncFn(&World, Fake, &Device, Mode)) {
     for mode in MODES {
         eprintln!("{mode:?}");
@@ -49,7 +49,7 @@ fn setup(mode: Mode) -> Setup {
     Setup::new(false, mode)
 }
 
-/// Two sides on WorkQs of their own.
+/// Returns two sides, each on its own WorkQ.
 fn sides(device: &Device, setup: Setup) -> (Side, Side) {
     let side = || {
         let workq = WorkQ::builder().depth(32).mode(setup.mode).build().unwrap();
@@ -58,7 +58,7 @@ fn sides(device: &Device, setup: Setup) -> (Side, Side) {
     (side(), side())
 }
 
-/// The same, connected.
+/// Returns two connected sides, each on its own WorkQ.
 fn pair(device: &Device, setup: Setup) -> (Side, Side) {
     let sides = sides(device, setup);
     connect(&sides.0.rdma, &sides.1.rdma);
@@ -81,7 +81,7 @@ async fn works(one: &Side, other: &Side) {
     }
 }
 
-/// A WorkQ with copies.
+/// A WorkQ with its buffers for copies.
 struct Copies {
     workq: WorkQ,
     dma: Dma,
@@ -102,7 +102,7 @@ impl Copies {
         }
     }
 
-    /// A copy of 100 bytes into `pieces`, each of which takes a request.
+    /// Copies 100 bytes into `pieces` buffers, each of which takes its own request.
     async fn copy(&self, pieces: usize) -> Result<usize, JobError> {
         let src = self.pool.try_alloc().unwrap();
         src.extend_from_slice(&pattern(1, 100)).unwrap();
@@ -111,7 +111,7 @@ impl Copies {
             .map(|_| self.pool.try_alloc().unwrap())
             .collect();
         for (number, buf) in bufs.iter().enumerate() {
-            // All but the last have room for a few bytes.
+            // All buffers but the last hold only a few bytes.
             if number + 1 < pieces {
                 buf.set_data(ELEMENT - 5, 0).unwrap();
             }
@@ -128,7 +128,7 @@ impl Copies {
     }
 }
 
-/// Sets up all there is, and does one of each. What could not be had is the error.
+/// Sets up one object of each kind and runs one operation of each. Returns the first error.
 fn everything(verbs: &tokio_doca::verbs::Verbs) -> tokio_doca::Result<()> {
     let device = try_open(verbs, "fake0")?;
     let access = Access::LOCAL_READ_WRITE | REMOTE;
@@ -161,7 +161,8 @@ fn everything(verbs: &tokio_doca::verbs::Verbs) -> tokio_doca::Result<()> {
     Ok(())
 }
 
-/// The n-th call that sets something up fails, for each n: the error names it, and nothing is left.
+/// Lets the n-th call of the setup fail, for each n: the error names the call, and nothing is left
+/// behind.
 #[test]
 fn each_step_of_the_set_up_may_fail() {
     for (kind, errno) in [
@@ -182,8 +183,9 @@ fn each_step_of_the_set_up_may_fail() {
                 break;
             };
             match result {
-                // An address that cannot be asked for is a hole, queues may be made without inline
-                // data, and a device that cannot be opened is not listed.
+                // Some failures are tolerated: an address that cannot be queried counts as an empty
+                // entry, queues are made without inline data, and a device that cannot be opened is
+                // not listed.
                 Ok(()) => assert!(
                     ["ibv_query_gid_ex", "ibv_create_qp"].contains(&call),
                     "{nth}: {call}"
@@ -214,11 +216,11 @@ fn each_step_of_the_set_up_may_fail() {
     }
 }
 
-/// Adapters lock memory: the limit for that may be what is in the way.
+/// Adapters lock memory: an error for lack of memory names the limit of locked memory.
 #[test]
 fn what_there_is_no_memory_for_names_the_limit_of_locked_memory() {
     let (_, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).unwrap();
-    // The fake locks nothing. Other tests of this process set none.
+    // The fake locks no memory, and no other test of this process sets this limit.
     setrlimit(Resource::RLIMIT_MEMLOCK, hard.min(1 << 40), hard).unwrap();
     for call in ["ibv_reg_mr", "ibv_create_cq", "ibv_create_qp"] {
         let world = World::new([Description::roce("fake0")]);
@@ -291,7 +293,8 @@ fn a_device_that_does_not_open_hides_no_other() {
     );
 }
 
-/// Nobody would notice its end while it is idle: it is taken for a peer only by those who trust it.
+/// A program without this library would not notice the end of an idle connection, so its address is
+/// accepted as a peer only if the application asks for that.
 #[test]
 fn a_stranger_does_not_pass_for_a_program_without_this_library() {
     let world = World::new([Description::roce("fake0")]);
@@ -317,8 +320,8 @@ fn a_stranger_does_not_pass_for_a_program_without_this_library() {
     here.rdma.connect(&blob).wait().unwrap();
 }
 
-/// Of the two steps of a connection the first may fail and be done again; after the second there is
-/// no way back.
+/// If the first of a connection's two steps fails, it can be repeated; once the second one has
+/// begun, the attempt cannot be undone.
 #[test]
 fn a_connection_may_fail_half_way() {
     each(Description::roce, async |world, _, device, mode| {
@@ -337,8 +340,8 @@ fn a_connection_may_fail_half_way() {
     });
 }
 
-/// The subnet manager gives the port another address, and its network another MTU: who connects
-/// afterwards keeps to them.
+/// The subnet manager changes the port's address and the network its MTU: later connections use the
+/// new values.
 #[test]
 fn a_port_that_has_changed_is_asked_anew() {
     each(Description::infiniband, async |_, fake, device, mode| {
@@ -351,14 +354,14 @@ fn a_port_that_has_changed_is_asked_anew() {
         });
         again(&one, &other);
         works(&one, &other).await;
-        // Their queue pair has the address of before.
+        // The queue pair of the copies still has the old address.
         assert!(in_time("an end", copies.copy(3)).await.is_err());
         copies.works().await;
     });
 }
 
-/// How many requests a send queue has room for depends on how long they are: there are fewer places
-/// then, and Jobs wait for one.
+/// The capacity of a send queue depends on the size of its entries: if it gets fewer entries than
+/// requested, jobs wait for one.
 #[test]
 fn send_queues_are_as_long_as_they_can_be() {
     fn short(name: &str) -> Description {
@@ -389,7 +392,7 @@ fn send_queues_are_as_long_as_they_can_be() {
             rdma.attach(&workq).unwrap()
         });
         connect(&one, &other);
-        // More than there are places.
+        // More sends than the queue has entries.
         let sends = (0..1000).map(|number| one.send_imm((), number));
         let sends = futures::future::try_join_all(sends);
         let receives = async {
@@ -403,7 +406,8 @@ fn send_queues_are_as_long_as_they_can_be() {
     });
 }
 
-/// Connections are looked after by reads: who has none has no connections, and nothing to export.
+/// Connections are monitored by reads: an adapter without reads offers no connections, and no
+/// exports.
 #[test]
 fn an_adapter_without_reads_has_no_rdma() {
     fn deaf(name: &str) -> Description {
@@ -426,8 +430,8 @@ fn an_adapter_without_reads_has_no_rdma() {
     });
 }
 
-/// Where completion queues keep their size there is room for some contexts, and who has too many is
-/// told so.
+/// If completion queues cannot be resized, a WorkQ has capacity for some contexts, and reports an
+/// error for the next one.
 #[test]
 fn a_completion_queue_that_cannot_grow_has_room_for_some() {
     fn fixed(name: &str) -> Description {
@@ -451,13 +455,13 @@ fn a_completion_queue_that_cannot_grow_has_room_for_some() {
         assert!(rdmas.len() >= 10, "{}", rdmas.len());
         assert_eq!(error.kind(), ErrorKind::NoMemory);
         assert!(error.to_string().contains("recv_queue_size"), "{error}");
-        // What one has given back another one has.
+        // Entries that one context has returned are available to another.
         rdmas.pop();
         attach().unwrap();
     });
 }
 
-/// Memory, and whether it was dropped.
+/// Memory, and a flag that is set when it is dropped.
 struct Owner(Box<[u8]>, Arc<AtomicBool>);
 
 impl AsMut<[u8]> for Owner {
@@ -472,8 +476,8 @@ impl Drop for Owner {
     }
 }
 
-/// An export that could not be taken back may still be written by peers: its memory is given to
-/// nobody.
+/// An export that cannot be deregistered may still be written by peers, so its memory is never
+/// released.
 #[test]
 fn memory_that_peers_may_still_reach_is_kept() {
     let errnos = [(0, false), (libc::EBUSY, true), (libc::EIO, true)];
@@ -491,7 +495,7 @@ fn memory_that_peers_may_still_reach_is_kept() {
         let mmap = builder.from_owner(owner).unwrap();
         mmap.export_rdma(&device).unwrap();
         if errno != 0 {
-            // The first that is taken back is the export.
+            // The first memory region to be deregistered is that of the export.
             world.faults().fail("ibv_dereg_mr", 1, errno);
         }
         if stopped {
@@ -502,8 +506,8 @@ fn memory_that_peers_may_still_reach_is_kept() {
     }
 }
 
-/// What an adapter does not let go of ends all the same. Its memory stays in use for ever, and
-/// nothing else does.
+/// Objects that the adapter cannot destroy end all the same. Only their memory stays in use for
+/// ever.
 #[test]
 fn what_an_adapter_does_not_let_go_of_ends_and_keeps_its_memory() {
     for mode in MODES {
@@ -521,7 +525,7 @@ fn what_an_adapter_does_not_let_go_of_ends_and_keeps_its_memory() {
             let (copied, ()) = tokio::join!(copies.copy(1), async { drop(hold) });
             assert_eq!(failed(copied), kept);
             copies.works().await;
-            // One element has the source, one is the piece.
+            // One buffer is the source and one is the destination.
             assert_eq!(free_bufs(&copies.pool), copies.pool.elements() - 2);
             in_time("shutdown", copies.workq.shutdown()).await.unwrap();
 
@@ -544,13 +548,13 @@ fn what_an_adapter_does_not_let_go_of_ends_and_keeps_its_memory() {
             let elements = one.pool.elements();
             drop((into, room, later));
             assert_eq!(free_bufs(&one.pool), elements - 3);
-            // Nothing is taken any more, and nothing hangs.
+            // New jobs are refused, and nothing hangs.
             let late = one.send(b"late").await;
             assert_eq!(failed(late), (Reason::Flushed, Some(Reason::MemoryKept)));
             one.rdma.reset().unwrap();
             assert!(matches!(one.rdma.state(), RdmaState::Error(_)));
             in_time("shutdown", one.workq.shutdown()).await.unwrap();
-            // The adapter reads on, into memory that nobody else has.
+            // The adapter continues to read memory that nothing else uses.
             drop(one);
             let before = world.carried_out();
             drop(hold);
@@ -559,7 +563,7 @@ fn what_an_adapter_does_not_let_go_of_ends_and_keeps_its_memory() {
     }
 }
 
-/// The same of an idle queue pair of copies, which fails by itself.
+/// The same for an idle queue pair for copies that fails by itself.
 #[test]
 fn idle_copies_that_fail_and_stay_are_followed_by_others() {
     for mode in MODES {
@@ -582,7 +586,7 @@ fn idle_copies_that_fail_and_stay_are_followed_by_others() {
     }
 }
 
-/// Where the adapter does not reach itself all copies fail together, and not one after the other.
+/// If the adapter cannot reach itself, all copies fail together instead of one after the other.
 #[test]
 fn copies_that_reach_nobody_fail_together() {
     each(Description::roce, async |world, fake, device, mode| {
@@ -598,8 +602,8 @@ fn copies_that_reach_nobody_fail_together() {
     });
 }
 
-/// With this in the environment libibverbs says that what a removed adapter may still use was
-/// destroyed.
+/// With this variable set, libibverbs reports resources as destroyed that a removed adapter may
+/// still use.
 #[test]
 fn an_environment_in_which_destroying_proves_nothing_is_refused() {
     const NAME: &str = "RDMAV_ALLOW_DISASSOC_DESTROY";
@@ -618,8 +622,8 @@ fn an_environment_in_which_destroying_proves_nothing_is_refused() {
     assert!(why.contains(NAME), "{why}");
 }
 
-/// A removal that is told while somebody destroys a queue pair, in the lock of an endpoint that the
-/// watcher looks at meanwhile.
+/// An adapter is removed while a thread destroys a queue pair and holds the lock of an endpoint
+/// that the watcher checks meanwhile.
 #[test]
 fn a_removal_is_heard_of_by_who_destroys_a_queue_pair() {
     for silent in [false, true] {
@@ -637,7 +641,7 @@ fn a_removal_is_heard_of_by_who_destroys_a_queue_pair() {
             let empty = one.filled(b"waits");
             let begun = Instant::now();
             let send = one.rdma.send(&empty).start().unwrap();
-            // The kernel says so to all commands before it has closed the events.
+            // The kernel fails all commands with `EIO` before it closes the event descriptor.
             world.faults().fail_always("ibv_destroy_qp", libc::EIO);
             world.faults().fail_always("ibv_query_device", libc::EIO);
             let is_in_time = std::thread::scope(|scope| {
@@ -645,7 +649,7 @@ fn a_removal_is_heard_of_by_who_destroys_a_queue_pair() {
                 let tried = || world.calls("ibv_destroy_qp") > 0;
                 block_until("it is being destroyed", tried);
                 let is_in_time = begun.elapsed() < rnr;
-                // Long enough for the watcher to look at the time.
+                // Waits long enough for the watcher to check the time limits.
                 let before = Instant::now();
                 while before.elapsed() < Duration::from_millis(60) {
                     std::thread::yield_now();
@@ -655,7 +659,7 @@ fn a_removal_is_heard_of_by_who_destroys_a_queue_pair() {
                 is_in_time
             });
             let (reason, _) = failed(in_time("the send", send).await);
-            // If the reset came late, its time without a receive was over before.
+            // If the reset came late, the send had already failed for lack of a receive.
             let late = !is_in_time && reason == Reason::NoReceive;
             assert!(
                 reason == Reason::Flushed || late,
@@ -666,7 +670,7 @@ fn a_removal_is_heard_of_by_who_destroys_a_queue_pair() {
     }
 }
 
-/// A child of fork has copies of everything. What it drops goes on in its parent.
+/// A child of fork(2) has copies of all handles. What it drops stays in use by its parent.
 #[test]
 fn a_child_of_fork_destroys_nothing() {
     const TEST: &str = test_name!(a_child_of_fork_destroys_nothing);
@@ -676,7 +680,7 @@ fn a_child_of_fork_destroys_nothing() {
     let world = World::new([Description::roce("fake0"), Description::roce("fake1")]);
     let verbs = provider(&world);
     let device = open(&verbs, "fake0");
-    // Of one without queues the child has the last handles.
+    // Of `bare`, a device without queues, the child drops the last handles.
     let bare = open(&verbs, "fake1");
     let (one, other) = pair(&device, setup(Mode::BusyPoll));
     let blob = other.memory();
@@ -686,13 +690,13 @@ fn a_child_of_fork_destroys_nothing() {
         destroyed + world.calls("ibv_dereg_mr") + world.calls("ibv_close_device")
     };
     let before = destroyed();
-    // SAFETY: the child takes no lock that another thread may have had: it drops, and asks the
-    // fake.
+    // SAFETY: the child takes no lock that another thread may have held: it drops its handles and
+    // reads the fake's counters.
     match unsafe { libc::fork() } {
         0 => {
             drop((one, other, device, bare));
             let same = destroyed() == before;
-            // SAFETY: ends the child, and nothing of the parent's.
+            // SAFETY: ends the child process only.
             unsafe { libc::_exit(if same { 7 } else { 8 }) }
         }
         pid => {
@@ -715,7 +719,7 @@ fn a_child_of_fork_destroys_nothing() {
     });
 }
 
-/// Memory is locked, and who may lock too little is told so.
+/// The adapter locks memory: if the limit is too low, the error names it.
 #[test]
 fn the_limit_of_locked_memory_is_named() {
     each(Description::roce, async |world, _, device, _| {
@@ -729,8 +733,8 @@ fn the_limit_of_locked_memory_is_named() {
     });
 }
 
-/// The adapter takes some requests of a list, and refuses the next: who is it fails, and others are
-/// done.
+/// The adapter takes some requests of a list and refuses the next: the copy that the refused
+/// request belongs to fails, and the other copies complete.
 #[test]
 fn a_copy_of_which_a_request_is_refused_fails_alone() {
     each(Description::roce, async |world, fake, device, mode| {
@@ -756,7 +760,8 @@ fn a_copy_of_which_a_request_is_refused_fails_alone() {
     });
 }
 
-/// The same of remote operations: what is refused was never seen, and the connection goes on.
+/// The same for remote operations: the adapter never saw a refused operation, and the connection
+/// stays usable.
 #[test]
 fn an_operation_that_is_refused_leaves_the_connection() {
     each(Description::roce, async |world, _, device, mode| {
@@ -788,8 +793,8 @@ fn an_operation_that_is_refused_leaves_the_connection() {
     });
 }
 
-/// On iWARP a peer answers a read by a write: it may write there while the read is under way, and
-/// nowhere else.
+/// On iWARP a peer answers a read with a write: it may write to the read's destination while the
+/// read is in flight, and nowhere else.
 #[test]
 fn peers_may_write_where_a_read_does_for_as_long_as_it_takes() {
     each(Description::iwarp, async |world, fake, device, mode| {
@@ -832,7 +837,7 @@ fn peers_may_write_where_a_read_does_for_as_long_as_it_takes() {
     });
 }
 
-/// A peer that may still write where a read did keeps that memory.
+/// Memory that a peer may still write after its read has completed stays in use.
 #[test]
 fn memory_of_a_read_that_stays_writable_is_kept() {
     let mut world = World::new([Description::iwarp("fake0")]);
@@ -849,7 +854,8 @@ fn memory_of_a_read_that_stays_writable_is_kept() {
     });
 }
 
-/// Two sides on an iWARP adapter that lets the peer write where a read did, for good.
+/// Runs `story` with two sides on an iWARP adapter that cannot revoke the peer's permission to
+/// write to a read's destination.
 fn stuck_sinks(story: impl AsyncFn(&World, &Side, &Side)) {
     for mode in MODES {
         eprintln!("{mode:?}");
@@ -864,7 +870,7 @@ fn stuck_sinks(story: impl AsyncFn(&World, &Side, &Side)) {
     }
 }
 
-/// A reset whose read stays writable keeps the memory of that read alone, and gives a queue pair.
+/// After such a read a reset keeps the memory of this read alone, and creates a new queue pair.
 #[test]
 fn a_reset_keeps_the_memory_of_a_read_that_stays_writable_and_nothing_else() {
     stuck_sinks(async |world, one, other| {
@@ -889,7 +895,7 @@ fn a_reset_keeps_the_memory_of_a_read_that_stays_writable_and_nothing_else() {
     });
 }
 
-/// The same where nobody is left to collect the read's end.
+/// The same if no WorkQ is left to reap the read's completion.
 #[test]
 fn memory_of_a_read_that_stays_writable_outlives_its_workq() {
     stuck_sinks(async |world, one, other| {
@@ -914,19 +920,20 @@ fn memory_of_a_read_that_stays_writable_outlives_its_workq() {
         drop(reader.rdma.read(&there, &buf).start().unwrap());
         drop((buf, mmap));
         world.faults().fail("ibv_dereg_mr", 1, libc::EBUSY);
-        // First: the rest of the side has memory too.
+        // Drops these first: the rest of the side has memory too.
         drop((reader.rdma, reader.workq));
         assert!(!dropped.load(SeqCst));
     });
 }
 
-/// A read that was refused, and whose memory the peer may write, fails with its connection.
+/// If a read is refused and the peer may still write its memory, it fails together with its
+/// connection.
 #[test]
 fn memory_of_a_refused_read_that_stays_writable_is_kept() {
     stuck_sinks(async |world, one, other| {
         let remote = one.import(&other.memory());
         let there = remote.buf(..100).unwrap();
-        // It is not posted, or the second piece of its list is not registered.
+        // Either the read is not posted, or the second piece of its list is not registered.
         for (call, number) in [("ibv_post_send", 1), ("ibv_reg_mr", 2)] {
             let (pieces, list) = ([one.empty(), one.empty()], BufChain::with_capacity(2));
             for buf in &pieces {
@@ -949,8 +956,8 @@ fn memory_of_a_refused_read_that_stays_writable_is_kept() {
     });
 }
 
-/// A stream posts several receives in one call. It takes the messages for those that the adapter
-/// took before it refused one, and ends with the refusal.
+/// A stream posts several receives in one call. It takes the messages of those that the adapter
+/// accepted before it refused one, and then ends with the refusal.
 #[test]
 fn a_stream_ends_with_the_refusal_of_one_of_its_receives() {
     each(Description::roce, async |world, _, device, mode| {
@@ -975,8 +982,8 @@ fn a_stream_ends_with_the_refusal_of_one_of_its_receives() {
     });
 }
 
-/// A copy that the adapter ends with an error fails with the adapter's code; those beside it are
-/// done anew.
+/// A copy that the adapter completes with an error fails with the adapter's code; other copies in
+/// flight are submitted again.
 #[test]
 fn a_copy_that_fails_leaves_the_others() {
     each(Description::roce, async |world, fake, device, mode| {
@@ -1003,8 +1010,8 @@ fn a_copy_that_fails_leaves_the_others() {
     });
 }
 
-/// All Jobs behind one that failed are flushed with its cause, whatever their requests say, and the
-/// peer's receives too.
+/// All jobs behind a failed one are flushed with the first cause, whatever their own completions
+/// say, and so are the peer's receives.
 #[test]
 fn what_is_flushed_keeps_the_first_cause() {
     each(Description::roce, async |world, fake, device, mode| {
@@ -1026,7 +1033,7 @@ fn what_is_flushed_keeps_the_first_cause() {
         assert_eq!(failed(in_time("its own receive", own).await), flushed);
         assert_eq!(one.failed().await.reason(), Reason::PeerSilent);
         assert_eq!(failed(write(0).await), flushed);
-        // The peer has heard of nothing: it is reset.
+        // The peer has not noticed the failure; it is reset.
         again(&one, &other);
         assert_eq!(
             failed(in_time("the receive", receive).await),
@@ -1036,7 +1043,7 @@ fn what_is_flushed_keeps_the_first_cause() {
     });
 }
 
-/// Each status of a completion that there is ends the Job, and no other thing.
+/// Each error status of a completion fails its job, and the connection can be set up again.
 #[test]
 fn each_status_is_told_and_the_connection_begins_anew() {
     each(Description::roce, async |world, _, device, mode| {
@@ -1058,7 +1065,7 @@ fn each_status_is_told_and_the_connection_begins_anew() {
     });
 }
 
-/// The completion queue fails: with its event, or when it is polled.
+/// The completion queue fails, either by an event or when it is polled.
 #[test]
 fn a_completion_queue_that_fails_takes_its_workq_with_it_and_no_other() {
     for by_event in [true, false] {
@@ -1102,14 +1109,14 @@ fn a_completion_queue_that_fails_takes_its_workq_with_it_and_no_other() {
                 Reason::QueueBroken
             );
             assert_eq!(device.liveness(), Liveness::Alive);
-            // Another WorkQ of the device works.
+            // Another WorkQ of the device still works.
             Copies::new(device, mode).works().await;
         });
     }
 }
 
-/// An adapter gone while Jobs are in flight and receives are posted: all of them end, and what
-/// comes later is refused.
+/// An adapter is removed while jobs are in flight and receives are posted: all of them complete
+/// with errors, and later ones are refused.
 #[test]
 fn a_device_that_is_removed_fails_everything() {
     each(Description::roce, async |_, fake, device, mode| {
@@ -1147,7 +1154,7 @@ fn a_device_that_is_removed_fails_everything() {
     });
 }
 
-/// All queue pairs fail by themselves: connections are told, and copies go on.
+/// All queue pairs fail by themselves: connections are notified, and copies continue on new ones.
 #[test]
 fn queue_pairs_that_fail_are_told_and_copies_go_on() {
     for (flushes, idle) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -1179,7 +1186,8 @@ fn queue_pairs_fail(flushes: bool, idle: bool) {
             let flushed = failed(in_time("a receive", receive).await);
             assert_eq!(flushed, (Reason::Flushed, Some(cause.reason())));
         }
-        // A copy that finds it failed is done by the next one, unless it is what finds out.
+        // A copy that finds the queue pair failed is submitted again, unless it was this copy that
+        // revealed the failure.
         let copied = in_time("the copy", copy).await;
         assert!(copied.is_err() || idle, "{copied:?}");
         copies.works().await;
@@ -1188,7 +1196,8 @@ fn queue_pairs_fail(flushes: bool, idle: bool) {
     });
 }
 
-/// Its own connections fail at once, and their peers find a silent one within the transport's time.
+/// The connections of the port fail at once, and their peers notice the silence within the
+/// transport's time limit.
 #[test]
 fn a_port_that_goes_down_ends_its_connections() {
     for mode in MODES {
@@ -1210,7 +1219,7 @@ fn a_port_that_goes_down_ends_its_connections() {
             assert_eq!(one.failed().await.reason(), Reason::PortDown);
             let flushed = failed(in_time("a receive", receive).await);
             assert_eq!(flushed, (Reason::Flushed, Some(Reason::PortDown)));
-            // Who has no peer loses none.
+            // A side without a peer stays as it is.
             assert_eq!(idle.rdma.state(), RdmaState::Init);
             let (src, dst) = (other.filled(&[1]), remote.buf(..1).unwrap());
             let written = in_time("a write", other.rdma.write(&src, &dst)).await;
@@ -1224,8 +1233,8 @@ fn a_port_that_goes_down_ends_its_connections() {
     }
 }
 
-/// A side that only waits notices that its peer is gone, as soon as it was told to ask, and not at
-/// all if it was told not to.
+/// A side that only waits notices that its peer is gone once the transport enables probes, and
+/// never notices if probes are disabled.
 #[test]
 fn an_idle_peer_is_asked_as_the_transport_says() {
     let world = World::new(["fake0", "fake1"].map(Description::roce));
@@ -1266,8 +1275,8 @@ fn an_idle_peer_is_asked_as_the_transport_says() {
     assert_eq!(left_alone[0].state(), RdmaState::Connected);
 }
 
-/// Who receives messages does not ask as well whether their sender is there. (Soft-RoCE of Linux
-/// before 6.3 fails a connection whose probe is asked twice, as that of a busy peer may be.)
+/// A side that receives messages does not also probe their sender. (Soft-RoCE of Linux before 6.3
+/// fails a connection whose probe is repeated, as may happen with a busy peer.)
 #[test]
 fn a_peer_whose_messages_come_is_not_asked() {
     const INTERVAL: Duration = Duration::from_millis(50);
@@ -1293,7 +1302,7 @@ fn a_peer_whose_messages_come_is_not_asked() {
                 (Ok(()), Ok(b"news".to_vec()))
             );
             sent += 1;
-            // On a machine that stands still they may ask.
+            // On a machine that stalls, probes are allowed.
             let gap = last.elapsed();
             last = Instant::now();
             if gap > INTERVAL / 2 {
@@ -1308,7 +1317,7 @@ fn a_peer_whose_messages_come_is_not_asked() {
     });
 }
 
-/// What a Transport says is what the adapter is told, and what it took can be read.
+/// The adapter gets the settings of a `Transport`, and what it accepted can be read back.
 #[test]
 fn packets_travel_as_the_transport_says() {
     let description = Description {
@@ -1338,7 +1347,7 @@ fn packets_travel_as_the_transport_says() {
     let pair = [(); 2].map(|()| rdma(transport).unwrap());
     connect(&pair[0], &pair[1]);
     let mut connected = world.fake("fake0").connected();
-    // The queue pair of copies, which has none inline, is connected as well.
+    // The queue pair of the copies, which has no inline data, is connected as well.
     connected.retain(|&(_, inline)| inline > 0);
     assert_eq!(connected.len(), 2);
     for (attr, inline) in connected {
@@ -1348,11 +1357,11 @@ fn packets_travel_as_the_transport_says() {
             (104, 3, 7)
         );
         assert_eq!((attr.pkey_index, attr.retry_cnt), (2, 4));
-        // Of the two entries with that address the one for RoCE v2.
+        // Two entries have that address; this index is the one for RoCE v2.
         assert_eq!(path.grh.sgid_index, 5);
         // 4.096 us doubled 11 times are 8.4 ms.
         assert_eq!(attr.timeout, 11);
-        // 128 were refused.
+        // The fake refused 128.
         assert_eq!(inline, 64);
     }
     let taken = pair[0].transport();
@@ -1360,7 +1369,7 @@ fn packets_travel_as_the_transport_says() {
     assert_eq!(taken.ack_timeout, Some(Duration::from_nanos(4096 << 11)));
     assert_eq!(taken.probe_interval, transport.probe_interval);
 
-    // What is wrong is said.
+    // Wrong settings are named in the error.
     let refused = |change: fn(&mut Transport), word: &str| {
         let mut wrong = transport;
         change(&mut wrong);
@@ -1385,7 +1394,7 @@ fn packets_travel_as_the_transport_says() {
     assert!(text.contains("::1"), "{text}");
 }
 
-/// Events that nobody asked for, many of them, and each twice.
+/// Many unrequested events, each of them twice.
 #[test]
 fn events_that_mean_nothing_are_read_and_acknowledged() {
     each(Description::roce, async |world, fake, device, mode| {
@@ -1408,8 +1417,8 @@ fn events_that_mean_nothing_are_read_and_acknowledged() {
     });
 }
 
-/// Completions that nothing was posted for: of a stranger, with a number that is nobody's, or of
-/// what is over.
+/// Completions without a posted request: of an unknown queue pair, with an unknown number, or of a
+/// job that has completed.
 #[test]
 fn completions_of_what_nobody_posted_are_dropped() {
     each(Description::soft_roce, async |world, fake, device, mode| {
@@ -1419,7 +1428,7 @@ fn completions_of_what_nobody_posted_are_dropped() {
         let message = other.empty();
         let receive = other.rdma.recv(&message).start().unwrap();
         for round in 0..10u64 {
-            // What could be a Job's or a receive's, and is not.
+            // These numbers look like those of a job or a receive, but were never issued.
             let wr_id = (u64::MAX - 7) - (round << 32) - ((round % 3) << 20);
             let stray = |qp_num, status| Wc {
                 wr_id,
@@ -1456,7 +1465,7 @@ fn completions_of_what_nobody_posted_are_dropped() {
     });
 }
 
-/// The adapter says that it asked for no notification: whoever waits is not forgotten.
+/// The adapter refuses to arm a notification: waiting tasks still complete.
 #[test]
 fn a_notification_that_is_refused_is_not_slept_through() {
     each(Description::roce, async |world, _, device, mode| {
@@ -1470,8 +1479,8 @@ fn a_notification_that_is_refused_is_not_slept_through() {
     });
 }
 
-/// A write permission for copies opens nothing to a peer: none of the keys of the shared domain
-/// reaches private memory.
+/// A write permission for copies gives peers no access: none of the keys of the shared protection
+/// domain reaches private memory.
 #[test]
 fn no_key_that_peers_could_guess_reaches_private_memory() {
     each(Description::roce, async |_, fake, device, mode| {

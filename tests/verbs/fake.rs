@@ -1,5 +1,5 @@
-//! The fake adapters behave as the man pages have it: a program in C's way drives them, without the
-//! provider.
+//! Tests that the fake adapters behave as the man pages say: a program written as in C drives them
+//! without the provider.
 #![expect(unsafe_code, reason = "it calls what C would call")]
 
 use std::ptr;
@@ -10,10 +10,11 @@ use crate::program::{INLINE, LEN, Request, SIGNALED, Settings, Side, call};
 use support::block_until;
 use tokio_doca::verbs::ffi::*;
 
-/// For what must not come.
+/// How long to wait for events that must not come.
 const SHORT: Duration = Duration::from_millis(20);
 
-/// Two connected sides, on two devices of this kind; nothing of them may be left.
+/// Connects two sides on two devices of this kind, and checks that nothing of them is left
+/// afterwards.
 fn connected(
     kind: fn(&str) -> Description,
     settings: Settings,
@@ -65,7 +66,7 @@ fn all_operations_move_what_they_say() {
             (IBV_WC_SUCCESS, 10, IBV_WC_RDMA_READ)
         );
         assert_eq!(a.bytes(200, 10), b"helloworld");
-        // A message into two pieces, and one with an immediate.
+        // A message into two pieces, and a message with an immediate.
         assert_eq!(b.receive(30, &[(300, 3), (400, 100)]), 0);
         assert_eq!(b.receive(31, &[(500, 100)]), 0);
         a.post_one(b, Request::new(IBV_WR_SEND, 3, 0, 5, 0));
@@ -91,7 +92,7 @@ fn all_operations_move_what_they_say() {
             ends(&a.poll_all(2)),
             [(3, IBV_WC_SUCCESS), (4, IBV_WC_SUCCESS)]
         );
-        // A write that ends a receive without memory.
+        // A write with an immediate completes a receive that has no memory.
         assert_eq!(b.receive(32, &[]), 0);
         a.post_one(
             b,
@@ -138,7 +139,7 @@ fn all_operations_move_what_they_say() {
             [word(a, 1000), word(a, 1008), word(a, 1016), word(b, 800)],
             [40, 42, 7, 7]
         );
-        // Nothing at all, with keys of nothing.
+        // Requests of no bytes, with invalid keys.
         let nothing = Request {
             rkey: Some(1),
             lkey: Some(1),
@@ -183,7 +184,8 @@ fn inline_data_may_change_once_it_is_posted() {
     });
 }
 
-/// What the peer refuses takes both to the state Error, and everything else is flushed.
+/// A request that the peer refuses takes both sides to the state Error; all other requests are
+/// flushed.
 #[test]
 fn a_refusal_fails_both_sides() {
     let write = |wr_id| Request::new(IBV_WR_RDMA_WRITE, wr_id, 0, 8, 0);
@@ -266,7 +268,7 @@ fn a_refusal_fails_both_sides() {
                 "it is not valid, and is spoilt"
             );
             assert_eq!(ends(&b.poll_all(1)), [(50, IBV_WC_WR_FLUSH_ERR)]);
-            // What is posted from then on is flushed too, on both sides.
+            // Requests that are posted from then on are flushed too, on both sides.
             a.post_one(b, write(3));
             assert_eq!(b.receive(51, &[(0, 8)]), 0);
             assert_eq!(
@@ -338,7 +340,7 @@ fn what_is_wrong_here_fails_here_alone() {
         connected(Description::roce, settings, |_, a, b| {
             a.post_one(b, request);
             assert_eq!(ends(&[a.poll_one()]), [(1, status)]);
-            // The other side has heard of nothing.
+            // The other side has no event.
             assert!(b.async_event(Duration::ZERO).is_none());
         });
     }
@@ -407,7 +409,7 @@ fn a_peer_that_has_gone_does_not_answer() {
         a.connect(&b);
         b.connect(&a);
         let request = Request::new(IBV_WR_RDMA_WRITE, 1, 0, 8, 0);
-        // It still has to know where the memory was.
+        // A first write succeeds while the peer is there.
         a.post_one(&b, request.clone());
         assert_eq!(a.poll_one().status, IBV_WC_SUCCESS);
         leave(&world, &mut b);
@@ -440,7 +442,7 @@ fn packets_must_be_those_that_are_expected() {
     b.connect(&a);
     a.post_one(&b, Request::new(IBV_WR_RDMA_WRITE, 1, 0, 8, 0));
     assert_eq!(a.poll_one().status, IBV_WC_RETRY_EXC_ERR);
-    // The other way they agree, also after many.
+    // With equal packet numbers requests arrive, also after many of them.
     a.close();
     let a = Side::new(&world, "fake0", settings);
     assert_eq!(b.to_state(IBV_QPS_RESET), 0);
@@ -511,7 +513,7 @@ fn a_queue_pair_takes_the_legal_ways_only() {
     assert_eq!(side.to_send(), libc::EINVAL);
     post(libc::EINVAL);
     assert_eq!(side.receive(1, &[]), 0);
-    // A hole of the table, and a path without an address.
+    // An empty entry of the GID table, and a path without an address.
     for settings in [
         Settings {
             gid_index: 2,
@@ -623,14 +625,14 @@ fn a_completion_queue_rings_once_for_each_request_and_only_for_what_comes_later(
         assert!(a.event(LIMIT).is_some());
         done(3);
         assert!(a.event(SHORT).is_none(), "it rings once");
-        // An event stays though its completions are polled.
+        // An event stays queued although its completions are polled.
         a.arm();
         a.post_one(b, write(4));
         a.poll_all(4);
         assert!(a.event(LIMIT).is_some());
         assert_eq!(call!(a.table, destroy_cq, a.cq), libc::EBUSY);
         a.ack(2);
-        // Doubled, spurious, and one that nobody reads.
+        // A doubled event, a spurious one, and one that the program never reads.
         world.faults().double_events(true);
         a.arm();
         a.post_one(b, write(5));
@@ -656,7 +658,7 @@ fn a_full_completion_queue_dies() {
         assert_eq!((event.event_type, a.poll().0), (IBV_EVENT_CQ_ERR, -1));
         call!(a.table, ack_async_event, &mut event);
         assert_eq!(world.sins(), ["a completion queue was overrun"]);
-        // The other side's is resized in time.
+        // The other side's completion queue is resized in time.
         assert_eq!(call!(b.table, resize_cq, b.cq, 3), 0);
         assert_eq!(
             [b.receive(1, &[]), b.receive(2, &[]), b.receive(3, &[])],
@@ -699,7 +701,7 @@ fn a_queue_pair_is_not_destroyed_before_its_event_was_acknowledged() {
     world.fake("fake0").fail_queue_pairs(true);
     let mut event = side.async_event(LIMIT).expect("an event");
     assert_eq!(event.event_type, IBV_EVENT_QP_FATAL);
-    // This one goes with the queue pair: nobody has read it.
+    // This event is discarded with the queue pair, because the program has not read it.
     world.fake("fake0").fail_queue_pairs(true);
     let qp = std::mem::replace(&mut side.qp, ptr::null_mut()) as usize;
     let table = side.table;
@@ -776,7 +778,7 @@ fn set_up_fails_as_planned_and_limits_are_kept() {
         write_only.is_null(),
         "a peer may not write what its owner may not"
     );
-    // No partitions, no atomics, and no immediates of writes.
+    // No partitions, no atomics, and no writes with immediates.
     let side = Side { qp: qps[0], ..side };
     assert_eq!(side.init(), libc::EINVAL);
     let mut attr = ibv_qp_attr {
@@ -796,7 +798,7 @@ fn set_up_fails_as_planned_and_limits_are_kept() {
             (libc::EINVAL, Some(0))
         );
     }
-    // A queue pair may be its own peer.
+    // A queue pair may be connected to itself.
     side.post_one(&side, Request::new(IBV_WR_RDMA_WRITE, 1, 0, 8, 64));
     assert_eq!(side.poll_one().status, IBV_WC_SUCCESS);
     side.close();

@@ -1,5 +1,5 @@
-//! The memory of streams on adapters, which lock it: how much there is, when it comes, and what a
-//! lack of it means.
+//! The memory of streams on adapters, which lock it: its size, when it is allocated, and how a lack
+//! of it is reported.
 
 use std::collections::HashMap;
 
@@ -21,20 +21,21 @@ fn adapter() -> (World, Device) {
     (world, device)
 }
 
-/// The memory that the adapter has locked, but for what a queue of 64 has to ask whether its peers
-/// are there.
+/// Returns the memory regions of streams: those longer than the 512 bytes that a queue of depth 64
+/// needs for its probes.
 fn of_streams(world: &World) -> Vec<Region> {
     let mut regions = world.fake("fake0").regions();
     regions.retain(|region| region.len > 512);
     regions
 }
 
-/// Its bytes.
+/// Returns the number of bytes that streams have registered.
 fn locked(world: &World) -> u64 {
     of_streams(world).iter().map(|region| region.len).sum()
 }
 
-/// An adapter locks memory for each use of it: streams have one.
+/// An adapter locks memory once per registration, so each memory of streams is registered only
+/// once.
 #[test]
 fn memory_of_streams_is_registered_once() {
     let (world, device) = adapter();
@@ -50,15 +51,15 @@ fn memory_of_streams_is_registered_once() {
     });
 }
 
-/// With the defaults 64 streams have 34 MiB on each side: nobody locks it for one peer, and none
-/// is locked twice for those that come and go.
+/// With the defaults 64 streams take 34 MiB on each side. A single peer does not lock all of it,
+/// and memory is reused for streams that come and go.
 #[test]
 fn memory_of_streams_comes_with_them() {
     let (world, device) = adapter();
     run(async {
         let options = StreamOptions::new().timeout(LIMIT);
         let net = Net::deep(1024, &device, Mode::EventDriven, options).await;
-        // Of the listener alone.
+        // The memory of the listener alone.
         let before = locked(&world);
         assert!((4 * MIB..=8 * MIB).contains(&before), "{before}");
         let mut pairs = vec![net.pair().await];
@@ -76,7 +77,8 @@ fn memory_of_streams_comes_with_them() {
     });
 }
 
-/// What a user of streams can change is said; who comes later is told that it may come again.
+/// The error names the option that a user of streams can change; a peer that connects later is told
+/// to try again.
 #[test]
 fn memory_that_cannot_be_locked_is_said() {
     let (world, device) = adapter();
@@ -99,7 +101,7 @@ fn memory_that_cannot_be_locked_is_said() {
         let connected = connector.connect(addr).await;
         refused(&rejected(connected, ErrorKind::NoMemory));
 
-        // The connector of another memory has more than the listener.
+        // A connector with its own memory allows more streams than the listener.
         let mut pairs = Vec::new();
         let many = small()
             .connections(64)
@@ -126,14 +128,14 @@ fn memory_that_cannot_be_locked_is_said() {
         let (connected, accepted) = met(true).await;
         refused(&rejected(accepted, ErrorKind::NoMemory));
         rejected(connected, ErrorKind::Full);
-        // And it may.
+        // The peer may connect now.
         let (connected, accepted) = met(false).await;
         pairs.push((connected.unwrap(), accepted.unwrap()));
     });
 }
 
-/// A registration takes long: the runtime's only thread does something else, and whoever gives up
-/// meanwhile loses no memory.
+/// While a slow registration is in progress, the runtime's only thread continues with other tasks,
+/// and an attempt that is given up meanwhile loses no memory.
 #[test]
 fn memory_of_streams_holds_up_nobody_else() {
     let (world, device) = adapter();
@@ -150,7 +152,7 @@ fn memory_of_streams_holds_up_nobody_else() {
         drop(held);
         let listener = in_time("the listener", bind).await.unwrap();
 
-        // One stream's memory, and its connect is dropped while it comes.
+        // The memory of one stream; its `connect` is dropped while the memory is registered.
         let addr = listener.tcp_addr().unwrap();
         let connector = small().connections(1).connector(&device, &workq).unwrap();
         let parts = || of_streams(&world).len();
@@ -166,7 +168,7 @@ fn memory_of_streams_holds_up_nobody_else() {
         drop(connect);
         drop(held);
         let accept = async {
-            // Of those that hung up as well.
+            // Attempts that hung up are accepted as well.
             loop {
                 if let Ok(stream) = listener.accept().await.unwrap().accept(b"").await {
                     break stream;

@@ -1,4 +1,4 @@
-//! Ports of adapters, which names of devices say, and the completion vectors of WorkQs.
+//! Ports of adapters, which device names select, and the completion vectors of WorkQs.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use tokio_doca::{Device, Dma, ErrorKind, Mode, Rdma, WorkQ};
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, World};
 
-/// An adapter whose ports are of these kinds. The second one passes smaller packets.
+/// Describes an adapter with ports of these kinds. The second port has a smaller MTU.
 fn two_ports(name: &str, kinds: [fn(&str) -> Description; 2]) -> Description {
     let second = Description {
         mtu: IBV_MTU_512,
@@ -41,7 +41,7 @@ async fn passes(from: &Side, to: &Side) {
     assert_eq!(passed, (Ok(()), Ok(b"hello".to_vec())));
 }
 
-/// The ports and the path MTUs of the adapter's connected queue pairs.
+/// Returns the port and the path MTU of each connected queue pair of the adapter.
 fn used(world: &World, adapter: &str) -> Vec<(u8, u32)> {
     let connected = world.fake(adapter).connected();
     let of = connected.iter();
@@ -81,7 +81,7 @@ fn a_name_is_one_device() {
         assert_eq!(open(&verbs, name), *device);
         assert!(!devices[..at].contains(device), "{name} is another one");
     }
-    // The only port of an adapter is the adapter.
+    // A name that selects the only port of an adapter finds the adapter itself.
     assert_eq!(open(&verbs, "fake1/1"), devices[3]);
 }
 
@@ -98,7 +98,7 @@ fn ports_that_do_not_exist_are_refused() {
             "it has no port \"{port}\": ports are numbered from 1, and the adapter has {count}"
         );
         assert!(text.contains(&name) && text.contains(&says), "{text}");
-        // As somebody has it who makes the information.
+        // A `DevInfo` as an application could construct it.
         let known = verbs.find(adapter).unwrap().unwrap();
         let function = PciFunction::Pf;
         let info = DevInfo::new("verbs", &*name, None, function, known.caps().clone());
@@ -116,7 +116,8 @@ fn ports_that_do_not_exist_are_refused() {
     assert!(text.contains("fake1 cannot be opened"), "{text}");
 }
 
-/// Queue pairs, addresses, LIDs and MTUs are those of the port, also where the ports' links differ.
+/// Queue pairs use the address, LID and MTU of the port in the device's name, even if the links of
+/// the ports differ.
 #[test]
 fn peers_connect_over_the_port_of_their_names() {
     let ib: fn(&str) -> Description = Description::infiniband;
@@ -130,7 +131,7 @@ fn peers_connect_over_the_port_of_their_names() {
                 names.map(|name| side(&open(&verbs, &name), mode))
             };
             run(async {
-                // Copies send packets as large as the port passes, and an Rdma of 1024 bytes.
+                // Copies use the MTU of the port; an `Rdma` was configured for 1024 bytes.
                 let (first, second) = ([IBV_MTU_4096, IBV_MTU_1024], [IBV_MTU_512; 2]);
                 let uses = [("/2", 2, second), ("/1", 1, first), ("", 1, first)];
                 for (port, number, mtus) in uses {
@@ -162,7 +163,7 @@ fn streams_use_the_port_of_their_device() {
         let read = there.read_exact(&mut came);
         in_time("five bytes", read).await.unwrap();
         assert_eq!(&came, b"hello");
-        // Two of copies, one for each WorkQ.
+        // Two of the four belong to copies, one for each WorkQ.
         assert_eq!(used(&world, "fake0"), [(2, IBV_MTU_512); 4]);
     });
 }
@@ -195,7 +196,7 @@ fn an_adapter_without_a_port_in_its_name_uses_the_first_that_is_up() {
     connect(&sides[0].rdma, &sides[1].rdma);
     run(passes(&sides[0], &sides[1]));
     assert_eq!(used(&world, "fake0"), [(2, IBV_MTU_512); 4]);
-    // A port that was named is used even so, and copies nothing.
+    // A port that the application names is used all the same, but without copies.
     assert_eq!(open(&verbs, "fake0/1").info().caps().dma, None);
 }
 

@@ -1,4 +1,5 @@
-//! A program in C's way: a queue pair and what it stands on, by the functions of the table alone.
+//! A program as one would write it in C: a queue pair with all it needs, made only by functions of
+//! the table.
 #![expect(unsafe_code, reason = "it calls what C would call")]
 
 use std::ffi::c_int;
@@ -14,7 +15,7 @@ use crate::fake_verbs::World;
 pub(crate) const ALL: u32 = 15;
 pub(crate) const LEN: usize = 16384;
 
-/// Of a queue pair; what most tests leave as it is.
+/// Settings of a queue pair, of which most tests keep the defaults.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) qp_access: u32,
@@ -68,7 +69,7 @@ pub(crate) struct Side {
     pub(crate) gid: ibv_gid,
 }
 
-/// A request; `at` and `remote` are offsets.
+/// A work request; `at` and `remote` are offsets into the memory of the two sides.
 #[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) opcode: ibv_wr_opcode,
@@ -78,7 +79,7 @@ pub(crate) struct Request {
     pub(crate) flags: u32,
     pub(crate) imm: u32,
     pub(crate) atomic: (u64, u64),
-    /// Instead of the peer's.
+    /// Replaces the key of the peer.
     pub(crate) rkey: Option<u32>,
     pub(crate) lkey: Option<u32>,
 }
@@ -108,18 +109,18 @@ impl Request {
     }
 }
 
-/// Calls a function of the table, whose man page the caller keeps.
+/// Calls a function of the table; the caller follows its man page.
 macro_rules! call {
     ($table:expr, $name:ident $(, $arg:expr)*) => {{
         let function = $table.$name;
-        // SAFETY: the fake checks what it is given, and the places for answers are there.
+        // SAFETY: the fake checks its arguments, and the output pointers are valid.
         unsafe { function($($arg),*) }
     }};
 }
 pub(crate) use call;
 
 impl Side {
-    /// Everything up to a queue pair in the state Init.
+    /// Sets up everything up to a queue pair in the state Init.
     pub(crate) fn new(world: &World, name: &str, settings: Settings) -> Side {
         let mut side = Side::open(world, name, settings);
         side.qp = side.create_qp();
@@ -127,21 +128,21 @@ impl Side {
         side
     }
 
-    /// Without a queue pair.
+    /// Sets up everything but a queue pair.
     pub(crate) fn open(world: &World, name: &str, settings: Settings) -> Side {
         let table = world.table();
         let mut count = 0;
         let list = call!(table, get_device_list, &mut count);
         assert!(!list.is_null());
         let mut devices = (0..count as usize).map(|index| {
-            // SAFETY: as many as were counted.
+            // SAFETY: the index is below the count of the list.
             let place = unsafe { list.add(index) };
             // SAFETY: as above.
             unsafe { *place }
         });
         let is_named = |device: &*mut ibv_device| {
             let text = call!(table, get_device_name, *device);
-            // SAFETY: a name that ends with 0, of a device of the list.
+            // SAFETY: a NUL-terminated name of a device in the list.
             let text = unsafe { std::ffi::CStr::from_ptr(text) };
             text.to_str() == Ok(name)
         };
@@ -310,30 +311,30 @@ impl Side {
     }
 
     pub(crate) fn number(&self) -> u32 {
-        // SAFETY: a queue pair that is there.
+        // SAFETY: the queue pair exists.
         unsafe { (*self.qp).qp_num }
     }
 
-    /// The keys of its memory, local and remote.
+    /// Returns the local and the remote key of this side's memory.
     pub(crate) fn keys(&self) -> (u32, u32) {
-        // SAFETY: a region that is there.
+        // SAFETY: the memory region exists.
         let mr = unsafe { *self.mr };
         (mr.lkey, mr.rkey)
     }
 
     pub(crate) fn fill(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= LEN);
-        // SAFETY: within its memory.
+        // SAFETY: the offset lies within this side's memory.
         let place = unsafe { self.memory.add(at) };
-        // SAFETY: as above; nothing that is posted touches it meanwhile.
+        // SAFETY: within this side's memory, which no posted request accesses meanwhile.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
     }
 
     pub(crate) fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= LEN);
-        // SAFETY: within its memory.
+        // SAFETY: the offset lies within this side's memory.
         let place = unsafe { self.memory.add(at) };
-        // SAFETY: as above; what was posted is over.
+        // SAFETY: within this side's memory; all posted requests have completed.
         unsafe { std::slice::from_raw_parts(place, len) }.to_vec()
     }
 
@@ -347,7 +348,7 @@ impl Side {
         pieces.iter().map(sge).collect()
     }
 
-    /// The answer, and which request was refused.
+    /// Posts a list. Returns the result, and the index of the request that was refused.
     pub(crate) fn post(&self, peer: &Side, requests: &[Request]) -> (c_int, Option<usize>) {
         let mut lists: Vec<_> = requests
             .iter()
@@ -387,7 +388,7 @@ impl Side {
         }
         let mut bad = ptr::null_mut();
         let post_send = self.ops().post_send.expect("filled");
-        // SAFETY: a list that ends with null; its memory is this side's.
+        // SAFETY: a list that ends with null, with memory of this side.
         let errno = unsafe { post_send(self.qp, places[0], &mut bad) };
         (errno, places.iter().position(|&place| place == bad))
     }
@@ -406,20 +407,20 @@ impl Side {
         };
         let mut bad = ptr::null_mut();
         let post_recv = self.ops().post_recv.expect("filled");
-        // SAFETY: as for `post`.
+        // SAFETY: a list that ends with null, with memory of this side.
         unsafe { post_recv(self.qp, &mut wr, &mut bad) }
     }
 
     fn ops(&self) -> ibv_context_ops {
-        // SAFETY: an open device.
+        // SAFETY: the device is open.
         unsafe { (*self.context).ops }
     }
 
-    /// What `ibv_poll_cq` answers, and what it gave.
+    /// Returns the result of `ibv_poll_cq`, and the completions.
     pub(crate) fn poll(&self) -> (c_int, Vec<Wc>) {
         let mut wcs = [Wc::default(); 4];
         let poll_cq = self.ops().poll_cq.expect("filled");
-        // SAFETY: room for four.
+        // SAFETY: the array has four elements.
         let polled = unsafe { poll_cq(self.cq, 4, wcs.as_mut_ptr().cast()) };
         (polled, wcs[..polled.max(0) as usize].to_vec())
     }
@@ -442,14 +443,14 @@ impl Side {
 
     pub(crate) fn arm(&self) {
         let req_notify_cq = self.ops().req_notify_cq.expect("filled");
-        // SAFETY: a completion queue that is there.
+        // SAFETY: the completion queue exists.
         assert_eq!(unsafe { req_notify_cq(self.cq, 0) }, 0);
     }
 
-    /// Reads one event of the channel, and does not acknowledge it; `None` if there is none within
-    /// this time.
+    /// Reads one event of the channel without acknowledging it; returns `None` if there is none
+    /// within this time.
     pub(crate) fn event(&self, within: Duration) -> Option<()> {
-        // SAFETY: a channel that is there.
+        // SAFETY: the channel exists.
         let fd = unsafe { (*self.channel).fd };
         readable(fd, within)?;
         let (mut cq, mut cq_context) = (ptr::null_mut(), ptr::null_mut());
@@ -471,9 +472,9 @@ impl Side {
         call!(self.table, ack_cq_events, self.cq, count);
     }
 
-    /// Reads one asynchronous event, and does not acknowledge it.
+    /// Reads one asynchronous event without acknowledging it.
     pub(crate) fn async_event(&self, within: Duration) -> Option<ibv_async_event> {
-        // SAFETY: an open device.
+        // SAFETY: the device is open.
         let fd = unsafe { (*self.context).async_fd };
         readable(fd, within)?;
         let mut event = ibv_async_event::default();
@@ -497,10 +498,10 @@ impl Side {
         self.free();
     }
 
-    /// Its memory goes; nothing is in flight.
+    /// Frees this side's memory; nothing may be in flight.
     pub(crate) fn free(self) {
         let words = ptr::slice_from_raw_parts_mut(self.memory.cast::<u64>(), LEN / 8);
-        // SAFETY: leaked by `open`, with so many.
+        // SAFETY: leaked by `open` with this length.
         drop(unsafe { Box::from_raw(words) });
     }
 }
@@ -511,12 +512,12 @@ fn readable(fd: c_int, within: Duration) -> Option<()> {
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one struct.
+    // SAFETY: passes one valid struct.
     let ready = unsafe { libc::poll(&raw mut poll, 1, within.as_millis() as c_int) };
     (ready == 1).then_some(())
 }
 
-/// Null without pieces.
+/// Returns a pointer to the first piece; null if there are none.
 fn first(list: &mut [ibv_sge]) -> *mut ibv_sge {
     match list.is_empty() {
         true => ptr::null_mut(),

@@ -1,4 +1,4 @@
-//! Shared receive queues: what adapters do that the contract does not see.
+//! Shared receive queues: behavior of adapters that the provider contract does not show.
 #![expect(
     unsafe_code,
     reason = "a provider over functions that are no libibverbs"
@@ -26,10 +26,10 @@ use crate::fake_verbs::{Description, Fake, World};
 use crate::program;
 
 const ROOM: usize = 4096;
-/// As many as are posted at first, of this length.
+/// The number of receives of `ROOM` bytes that are posted at first.
 const FIRST: usize = 64;
 
-/// A server with one pool, whose clients are on a WorkQ of their own.
+/// A server with one receive pool, whose clients share another WorkQ.
 struct Server {
     device: Device,
     pool: RecvPool,
@@ -85,7 +85,7 @@ async fn next(stream: &mut RecvStream) -> Vec<u8> {
     message.buf.as_ref().map_or_else(Vec::new, bytes)
 }
 
-/// Nobody looks at the server's queue: the adapter tells how few receives are left.
+/// Nothing polls the server's queue: the adapter's limit event tells that few receives are left.
 #[test]
 fn memory_is_added_when_the_adapter_says_that_few_receives_are_left() {
     let world = World::new([Description::roce("fake0")]);
@@ -111,14 +111,15 @@ fn memory_is_added_when_the_adapter_says_that_few_receives_are_left() {
     assert_eq!(server.fake.shared_receives(), 20 * 16);
 }
 
-/// An adapter may refuse to tell: completions say it as well.
+/// If the adapter refuses to raise limit events, memory is added when completions show that few
+/// receives are left.
 #[test]
 fn memory_is_added_when_completions_say_that_few_receives_are_left() {
     let world = World::new([Description::roce("fake0")]);
     world.faults().fail_always("ibv_modify_srq", libc::EINVAL);
     let server = Server::new(&world, 20, 16, Mode::EventDriven);
     run(async {
-        // Whoever waits for a message looks for all.
+        // A task that waits for a message reaps the completions of all connections.
         let mut last = server.rdmas[19].messages();
         for client in 0..19 {
             for number in 0..16 {
@@ -131,7 +132,8 @@ fn memory_is_added_when_completions_say_that_few_receives_are_left() {
     });
 }
 
-/// Its messages are not taken, and it has all receives: it is ended, and the other one goes on.
+/// A peer has taken all receives with messages that the server does not read: its connection is
+/// ended, and the other one continues.
 #[test]
 fn a_peer_that_has_more_than_its_credits_is_ended_when_others_have_none() {
     let world = World::new([Description::roce("fake0")]);
@@ -155,7 +157,7 @@ fn a_peer_that_has_more_than_its_credits_is_ended_when_others_have_none() {
     });
 }
 
-/// The waker of the application that is told of it runs outside of all locks.
+/// The waker that learns of the greedy peer's end runs outside of all locks.
 #[test]
 fn a_waker_that_is_told_of_a_greedy_peer_may_drop_other_connections() {
     let world = World::new([Description::roce("fake0")]);
@@ -164,7 +166,7 @@ fn a_waker_that_is_told_of_a_greedy_peer_may_drop_other_connections() {
         for number in 0..8 {
             server.send(0, &[number]).await;
         }
-        // Once: the messages are found.
+        // One poll is enough: it finds the messages.
         let mut other = server.rdmas[1].messages();
         assert!(other.next().now_or_never().is_none());
     });
@@ -177,7 +179,7 @@ fn a_waker_that_is_told_of_a_greedy_peer_may_drop_other_connections() {
             is_told.store(true, SeqCst);
         })
     };
-    // Nobody looks at the queue: the watcher tells.
+    // Nothing polls the queue, so the watcher notifies the waker.
     let mut watch = server.rdmas[0].watch();
     let mut failed = pin!(watch.wait_for(|state| matches!(state, RdmaState::Error(_))));
     assert!(
@@ -190,7 +192,7 @@ fn a_waker_that_is_told_of_a_greedy_peer_may_drop_other_connections() {
     assert!(other.lock().unwrap().is_none());
 }
 
-/// One that uses what others leave goes on.
+/// A peer that uses receives which others leave free is not ended.
 #[test]
 fn a_peer_may_have_more_than_its_credits_while_others_need_none() {
     let world = World::new([Description::roce("fake0")]);
@@ -213,8 +215,8 @@ fn a_peer_may_have_more_than_its_credits_while_others_need_none() {
     });
 }
 
-/// Connections that fail amid a message take a receive each, of which nobody tells. Those that stay
-/// have theirs, and those that come have another queue in the end.
+/// Each connection that fails in the middle of a message takes a receive with it, without a
+/// completion. Connections that stay keep their receives, and new ones finally get another queue.
 #[test]
 fn receives_that_are_lost_with_connections_are_replaced() {
     for tells in [true, false] {
@@ -241,7 +243,7 @@ fn lose_receives(world: &World) {
             }
         }
         assert_eq!(server.fake.shared_queues(), 1);
-        // Now nothing comes for the other one meanwhile.
+        // Meanwhile no message arrives for the other connection.
         for _ in 0..100 {
             server.rdmas[0].reset().unwrap();
             server.clients[0].reset().unwrap();
@@ -253,7 +255,7 @@ fn lose_receives(world: &World) {
     });
 }
 
-/// Half of the places of a short queue are never lost.
+/// At most half of the entries of a short queue are lost.
 #[test]
 fn receives_that_are_lost_leave_some_of_a_short_queue() {
     let short = Description {
@@ -276,7 +278,7 @@ fn receives_that_are_lost_leave_some_of_a_short_queue() {
     });
 }
 
-/// The watcher tries again after a while, and registers nothing that could not be posted.
+/// The watcher retries after a while, and does not register memory that could not be posted.
 #[test]
 fn an_adapter_that_refuses_receives_is_asked_once_in_a_while() {
     let world = World::new([Description::roce("fake0")]);
@@ -288,7 +290,7 @@ fn an_adapter_that_refuses_receives_is_asked_once_in_a_while() {
         let calls = || ["ibv_post_srq_recv", "ibv_reg_mr"].map(|name| world.calls(name));
         let before = calls();
         let mut last = server.rdmas[19].messages();
-        // The adapter tells that few receives are left, and there is no memory for more.
+        // The adapter reports that few receives are left, but takes no more.
         for number in 0..FIRST - 8 {
             server.send(number % 4, &[number as u8]).await;
             assert!(last.next().now_or_never().is_none());
@@ -310,8 +312,8 @@ fn an_adapter_that_refuses_receives_is_asked_once_in_a_while() {
     });
 }
 
-/// Of a queue pair with a shared queue nothing is flushed: an idle one tells by an event alone, and
-/// the messages that came before it are taken first.
+/// An idle queue pair with a shared queue flushes nothing: only an event reports its failure, and
+/// messages that arrived before are returned first.
 #[test]
 fn a_queue_pair_that_fails_says_so_after_its_messages() {
     let world = World::new([Description::roce("fake0")]);
@@ -323,7 +325,7 @@ fn a_queue_pair_that_fails_says_so_after_its_messages() {
         let mut idle = server.rdmas[1].messages();
         server.fake.fail_queue_pairs(true);
         let error = in_time("the end", idle.next()).await.unwrap().unwrap_err();
-        // What is said later of the same failure changes nothing.
+        // Later errors of the same failure change nothing.
         assert_eq!(error.cause(), Some(Reason::PeerFailed), "{error}");
         let mut stream = server.rdmas[0].messages();
         for number in 0..3 {
@@ -340,7 +342,7 @@ fn a_queue_pair_that_fails_says_so_after_its_messages() {
     });
 }
 
-/// A queue pair that stays may write to the receives of the queue at any time.
+/// A queue pair that cannot be destroyed may write to the receives of the queue at any time.
 #[test]
 fn a_queue_pair_that_stays_keeps_the_shared_queue() {
     let mut world = World::new([Description::roce("fake0")]);
@@ -356,8 +358,8 @@ fn a_queue_pair_that_stays_keeps_the_shared_queue() {
     assert_eq!(world.sins(), Vec::<String>::new());
 }
 
-/// What cannot be had is an error of attach, and leaves nothing; what is refused later is tried
-/// again.
+/// A call that fails is an error of `attach`, and nothing is left behind; a call that is refused
+/// later is repeated.
 #[test]
 fn each_call_for_a_shared_queue_may_fail() {
     let world = World::new([Description::roce("fake0")]);
@@ -386,8 +388,8 @@ fn each_call_for_a_shared_queue_may_fail() {
     }
 }
 
-/// Of hardware, or of a library that is older than they are; and of a device that the application
-/// lent: the watcher must not hold what is on that.
+/// No shared queues: hardware without them, a library that is too old, and a device made of the
+/// application's protection domain, whose objects the watcher must not keep.
 #[test]
 fn an_adapter_without_shared_queues_says_so() {
     let none = Description {
@@ -402,7 +404,7 @@ fn an_adapter_without_shared_queues_says_so() {
     // SAFETY: the fake does what the man pages say.
     let older = unsafe { Verbs::over(table) };
     let all = provider(&world);
-    // SAFETY: the domain goes after the device.
+    // SAFETY: the protection domain outlives the device.
     let lent = unsafe { all.device_from_pd(NonNull::new(program.pd).unwrap()) };
     for device in [open(&all, "fake0"), open(&older, "fake1"), lent.unwrap()] {
         let caps = device.info().caps().rdma.clone().unwrap();
@@ -417,7 +419,8 @@ fn an_adapter_without_shared_queues_says_so() {
     program.close();
 }
 
-/// In both directions, while one of them reads nothing and another one has read a part.
+/// Streams share buffers in both directions, while one of them reads nothing and another has read a
+/// part.
 #[test]
 fn streams_share_buffers_on_an_adapter() {
     for mode in [Mode::EventDriven, Mode::BusyPoll] {

@@ -1,4 +1,4 @@
-//! Streams on adapters: what their options say is what the adapter is told.
+//! Streams on adapters: their options reach the adapter.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -78,7 +78,7 @@ fn settings_that_a_device_does_not_take_are_refused_before_a_peer_comes() {
     refused(&soft, small().transport(lossless), no, "no network");
 }
 
-/// A frame waits for a peer without a receive for as long as the options say.
+/// A frame waits as long as the options say for a peer that has no receive posted.
 #[test]
 fn a_stream_waits_for_a_peer_without_a_receive_as_long_as_it_is_told() {
     let device = under_test(false);
@@ -98,7 +98,7 @@ fn a_stream_waits_for_a_peer_without_a_receive_as_long_as_it_is_told() {
     });
 }
 
-/// Two adapters whose networks carry packets of so many bytes, each for what its own side sends.
+/// Returns two adapters; packets of side `i` arrive if they have at most `carry[i]` bytes.
 fn networks(carry: [usize; 2], make: fn(&str) -> Description) -> (World, [Device; 2]) {
     let adapter = |at: usize| Description {
         path_bytes: carry[at],
@@ -111,8 +111,7 @@ fn networks(carry: [usize; 2], make: fn(&str) -> Description) -> (World, [Device
     (world, devices)
 }
 
-/// A stream from the first device to the second one, with the options of each, or why there is none
-/// on either side.
+/// Connects a stream from the first device to the second. Returns the result of each side.
 pub(crate) async fn meet(
     devices: &[Device; 2],
     options: [StreamOptions; 2],
@@ -131,14 +130,14 @@ pub(crate) fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// The MTU of the queue pairs of streams, of both sides.
+/// Returns the MTUs of the streams' queue pairs on both sides.
 fn mtus(world: &World) -> Vec<ibv_mtu> {
     let connected = ["fake0", "fake1"].map(|name| world.fake(name).connected());
     let of_streams = connected.iter().flatten().filter(|(_, inline)| *inline > 0);
     of_streams.map(|(attr, _)| attr.path_mtu).collect()
 }
 
-/// Bytes of more than a packet arrive in both directions.
+/// Sends more than a packet in both directions, and checks that it arrives.
 async fn carries(pair: &mut [RdmaStream; 2]) {
     let bytes: Vec<u8> = (0..30_000_u32).map(|at| at as u8).collect();
     for _ in 0..2 {
@@ -157,7 +156,7 @@ fn long() -> StreamOptions {
     small().frame_size(8 << 10)
 }
 
-/// Packets are as large as both ports have them, unless the options say less.
+/// Packets are as large as both ports permit, unless the options ask for less.
 #[test]
 fn packets_are_as_large_as_both_ports_have_them() {
     type Make = fn(&str) -> Description;
@@ -178,8 +177,8 @@ fn packets_are_as_large_as_both_ports_have_them() {
     }
 }
 
-/// A network that carries less than both ports, in one direction or both: streams have packets of
-/// 1,024 bytes, also if all their memory was in use by the first try.
+/// If the network carries less than the ports permit, in one direction or both, streams use packets
+/// of 1,024 bytes, even if the first try used all their memory.
 #[test]
 fn packets_that_a_network_does_not_carry_are_made_smaller() {
     for carry in [[1500, usize::MAX], [usize::MAX, 1500], [1024, 1024]] {
@@ -197,8 +196,8 @@ fn packets_that_a_network_does_not_carry_are_made_smaller() {
     }
 }
 
-/// A network that carries nothing, or one of which one side was told too much: no stream, and the
-/// connector's error names both addresses.
+/// If the network carries nothing in one direction or both, there is no stream, and the connector's
+/// error names both addresses.
 #[test]
 fn a_path_that_carries_nothing_makes_no_stream() {
     for carry in [[100, 100], [100, usize::MAX], [usize::MAX, 100]] {
@@ -215,7 +214,7 @@ fn a_path_that_carries_nothing_makes_no_stream() {
     }
 }
 
-/// Its error names both addresses, as that of a connector does.
+/// The listener's error names both addresses, as the connector's does.
 #[test]
 fn a_listener_whose_peer_does_not_come_says_where_it_waited() {
     let (_world, devices) = networks([usize::MAX; 2], Description::roce);
@@ -241,8 +240,8 @@ fn a_listener_whose_peer_does_not_come_says_where_it_waited() {
     });
 }
 
-/// A stranger may name an address that nobody has, for which the kernel asks the network. However
-/// many do, what the application itself asks for goes on.
+/// Strangers name an address that does not exist, which the kernel tries to resolve. However many
+/// they are, the application's own connect is not delayed.
 #[test]
 fn strangers_at_addresses_of_nobody_hold_up_no_connect() {
     const STRANGERS: usize = 64;
@@ -278,8 +277,8 @@ fn strangers_at_addresses_of_nobody_hold_up_no_connect() {
     });
 }
 
-/// A new stream takes as many frames as its window before anybody reads: both first frames have
-/// given their receives back.
+/// A new stream accepts a whole window of frames before the peer reads: the first frame of each
+/// side has returned its receive.
 #[test]
 fn a_new_stream_has_its_whole_window() {
     let world = World::new([Description::soft_roce("fake0")]);
@@ -295,8 +294,8 @@ fn a_new_stream_has_its_whole_window() {
     });
 }
 
-/// One-sided operations have packets of the path as well: none is larger than what was tried, which
-/// is a frame at most.
+/// One-sided operations use the MTU of the path too: their packets are no larger than the frame
+/// that was tried.
 #[test]
 fn packets_of_one_sided_operations_are_as_large_as_what_was_tried() {
     for frame in [64, 512, 2048, 8 << 10] {
@@ -326,8 +325,8 @@ fn packets_of_one_sided_operations_are_as_large_as_what_was_tried() {
     }
 }
 
-/// A peer that has ended its stream and gone is no fault, though an adapter only knows that it is
-/// silent; one that has gone without an end is.
+/// A peer that has ended its stream in order causes no warning, although the adapter only sees that
+/// it is silent; a peer that vanishes without an end does.
 #[test]
 fn an_orderly_end_warns_nobody() {
     if !alone(test_name!(an_orderly_end_warns_nobody)) {
@@ -356,7 +355,7 @@ fn an_orderly_end_warns_nobody() {
                 assert_eq!(there.read(&mut came).await.unwrap(), 0);
             }
             let [here, there] = pair;
-            // Without a linger nothing says that it goes.
+            // Without a linger the peer is not told of the drop.
             drop(here);
             let fails = async {
                 while !matches!(there.rdma().unwrap().state(), RdmaState::Error(_)) {

@@ -1,4 +1,4 @@
-//! Streams whose adapters do not connect: with `or_tcp` on both sides they go on over TCP.
+//! Streams whose adapters cannot connect: with `or_tcp` on both sides they use TCP instead.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn options() -> StreamOptions {
     small().frame_size(8 << 10).or_tcp(true)
 }
 
-/// Two adapters, of the connector and of the listener.
+/// Makes two adapters, for the connector and the listener.
 fn adapters(make: impl Fn(&str) -> Description) -> (World, [Device; 2]) {
     let names = ["fake0", "fake1"];
     let world = World::new(names.map(make));
@@ -29,7 +29,7 @@ fn adapters(make: impl Fn(&str) -> Description) -> (World, [Device; 2]) {
     (world, devices)
 }
 
-/// Both have streams over TCP, and bytes cross.
+/// Checks that both streams use TCP, and that bytes pass.
 async fn go_on(met: [Result<RdmaStream>; 2]) {
     let [mut here, mut there] = met.map(Result::unwrap);
     for stream in [&here, &there] {
@@ -55,7 +55,8 @@ fn an_iwarp_adapter_serves_streams_over_tcp() {
     run(async { go_on(meet(&devices, [options(); 2], loopback()).await).await });
 }
 
-/// What goes wrong, with which of them in turn, and how.
+/// A failure: its name, the adapters that it is applied to in turn, and the function that causes
+/// it.
 type Fault = (&'static str, &'static [&'static str], fn(&World, &str));
 
 const EITHER: &[&str] = &["fake0", "fake1"];
@@ -80,7 +81,7 @@ const FAULTS: [Fault; 6] = [
     }),
 ];
 
-/// Before there is a peer.
+/// The failure comes before there is a peer.
 #[test]
 fn the_adapter_of_either_side_may_be_taken_away_or_fail() {
     for (what, names, fault) in FAULTS {
@@ -97,7 +98,7 @@ fn the_adapter_of_either_side_may_be_taken_away_or_fail() {
     }
 }
 
-/// In one direction or both, for large packets or for all.
+/// Packets are lost in one direction or both, either the large ones or all.
 #[test]
 fn a_path_that_carries_nothing_is_left_for_tcp() {
     for carry in [[100, 100], [100, usize::MAX], [usize::MAX, 100]] {
@@ -107,14 +108,14 @@ fn a_path_that_carries_nothing_is_left_for_tcp() {
             ..Description::roce(name)
         });
         run(async {
-            // All memory is in use by what was tried.
+            // The memory for one connection is all in use by the try.
             let options = options().connections(1).timeout(Duration::from_secs(4));
             go_on(meet(&devices, [options; 2], loopback()).await).await;
         });
     }
 }
 
-/// While large packets are tried, and while small ones are.
+/// An adapter is removed while large packets are tried, or while small ones are.
 #[test]
 fn an_adapter_may_be_taken_away_amid_the_exchange() {
     for name in ["fake0", "fake1"] {
@@ -126,7 +127,7 @@ fn an_adapter_may_be_taken_away_amid_the_exchange() {
             run(async {
                 let options = options().timeout(Duration::from_secs(8));
                 let both = meet(&devices, [options; 2], loopback());
-                // Each try makes a queue pair on either side.
+                // Each try makes a queue pair on both sides.
                 let before = world.calls("ibv_create_qp");
                 let remove = async {
                     let tried = || world.calls("ibv_create_qp") >= before + tries;
@@ -140,8 +141,8 @@ fn an_adapter_may_be_taken_away_amid_the_exchange() {
     }
 }
 
-/// Those of a listener that has no memory for their first frames, since the frames of strangers
-/// who are not there any more hold it.
+/// A listener lacks memory for its first frames, since frames to strangers that have vanished hold
+/// it: no stream falls back to TCP.
 #[test]
 fn strangers_that_hold_the_memory_for_sends_turn_no_stream_into_tcp() {
     let names = ["fake0", "fake1", "fake2"];
@@ -174,7 +175,7 @@ fn strangers_that_hold_the_memory_for_sends_turn_no_stream_into_tcp() {
     });
 }
 
-/// Also if the device takes memory no more after some have come.
+/// Streams over TCP count even if the device accepts no more memory after the first ones.
 #[test]
 fn streams_over_tcp_count_among_the_connections() {
     let (world, [here, there]) = adapters(Description::roce);
@@ -201,7 +202,7 @@ fn streams_over_tcp_count_among_the_connections() {
     world.faults().clear();
 }
 
-/// A stranger can take much of it for itself.
+/// A lack of memory, which a stranger can cause, is an error and no reason for TCP.
 #[test]
 fn memory_that_is_not_to_be_had_is_an_error_and_no_reason_for_tcp() {
     for of_listener in [false, true] {
@@ -225,7 +226,7 @@ fn memory_that_is_not_to_be_had_is_an_error_and_no_reason_for_tcp() {
             let error = match in_time("an error", both).await {
                 Either::Left((connected, _)) if !of_listener => connected.unwrap_err(),
                 Either::Right((accepted, connects)) if of_listener => {
-                    // The peer is told that it may come again.
+                    // The peer is told that it may try again.
                     rejected(connects.await, ErrorKind::Full);
                     accepted.unwrap_err()
                 }

@@ -1,5 +1,5 @@
-//! WorkQs on adapters: several devices behind one event handle, a loop of one's own, and whatever
-//! goes first.
+//! WorkQs on adapters: several devices behind one event handle, the application's own loop, and
+//! drops in any order.
 
 use std::os::fd::AsRawFd;
 
@@ -22,7 +22,7 @@ fn on_fake(check: impl FnOnce(Fake, &Device)) {
     check(world.fake("fake0"), &open(&verbs, "fake0"));
 }
 
-/// A pool that all these devices know.
+/// Returns a pool whose memory is registered with all these devices.
 fn pool(devices: &[&Device]) -> BufPool {
     let mmap = (devices.iter()).fold(Mmap::builder(), |mmap, device| mmap.device(device));
     let mmap = mmap.alloc(64 * ELEMENT).unwrap();
@@ -38,8 +38,8 @@ fn pair(pool: &BufPool) -> (Buf, Buf) {
     (src, dst)
 }
 
-/// The handle was asked for before the device came, whose completion channel must be read: it is
-/// the same one, and quiet when it was cleared.
+/// The application takes the event handle before a device is attached. With the device's completion
+/// channel behind it the handle stays the same, and is quiet once it was cleared.
 #[test]
 fn a_loop_of_ones_own_waits_for_a_completion_channel() {
     on_fake(|_, device| {
@@ -64,7 +64,7 @@ fn a_loop_of_ones_own_waits_for_a_completion_channel() {
                 workq.progress(|word, result| told.push((word, result.unwrap().bytes())));
             }
             assert_eq!(told, [(word, Some(1000))]);
-            // The event of a completion that `arm` has found may be written after that: one.
+            // Of a completion that `arm` has found, one event may still arrive later.
             if fires(5) {
                 workq.clear();
                 assert!(!fires(5), "it is not quiet");
@@ -76,14 +76,14 @@ fn a_loop_of_ones_own_waits_for_a_completion_channel() {
     });
 }
 
-/// Two connected contexts on a WorkQ.
+/// Returns two connected contexts on a WorkQ.
 fn connected(device: &Device, workq: &WorkQ, mode: Mode) -> [Side; 2] {
     let sides = [(); 2].map(|()| Side::on(device, workq, Setup::new(false, mode)));
     connect(&sides[0].rdma, &sides[1].rdma);
     sides
 }
 
-/// A message that is answered.
+/// Sends a message and its answer.
 async fn ping([one, other]: &[Side; 2]) {
     let there = async {
         let came = other.recv().await.unwrap();
@@ -96,8 +96,8 @@ async fn ping([one, other]: &[Side; 2]) {
     in_time("a ping", futures::future::join(here, there)).await;
 }
 
-/// However the connection ends: by a drop or a reset on another thread, or by its own failure,
-/// which this thread finds.
+/// The connection ends in three ways: another thread drops or resets it, or it fails and this
+/// thread finds out.
 #[test]
 fn a_driver_that_takes_long_to_destroy_a_queue_pair_holds_up_nobody() {
     for mode in [Mode::EventDriven, Mode::BusyPoll] {
@@ -139,7 +139,7 @@ fn a_driver_that_takes_long_to_destroy_a_queue_pair_holds_up_nobody() {
     }
 }
 
-/// A reset takes the old queue pair from the adapter, and makes another one.
+/// A reset removes the old queue pair from the adapter and makes a new one.
 #[test]
 fn a_driver_that_takes_long_to_make_a_queue_pair_holds_up_nobody() {
     let world = World::new([Description::roce("fake0")]);
@@ -154,7 +154,7 @@ fn a_driver_that_takes_long_to_make_a_queue_pair_holds_up_nobody() {
     let reset = std::thread::spawn(move || rdma.reset().unwrap());
     let begun = || world.calls("ibv_create_qp") > before;
     block_until("the driver is at it", begun);
-    // What asks the connection itself, and all others of the WorkQ.
+    // Another thread queries the same connection; others use the rest of the WorkQ.
     let asks = std::thread::spawn({
         let rdma = one.rdma.clone();
         move || _ = rdma.path()
@@ -178,8 +178,9 @@ fn a_driver_that_takes_long_to_make_a_queue_pair_holds_up_nobody() {
     });
 }
 
-/// A copy that fails breaks the queue pair that copies share, which is replaced. A connection that
-/// gets its number, which the adapter gives again at once, waits until it has gone.
+/// A copy that fails breaks the queue pair that all copies share, which is replaced. The adapter
+/// reuses its number at once: a connection that gets the number waits until the old queue pair is
+/// destroyed.
 #[test]
 fn a_driver_that_takes_long_to_destroy_the_queue_pair_of_copies_holds_up_nobody() {
     for mode in [Mode::EventDriven, Mode::BusyPoll] {
@@ -229,8 +230,8 @@ fn a_driver_that_takes_long_to_destroy_the_queue_pair_of_copies_holds_up_nobody(
     }
 }
 
-/// The adapter gives its number again at once: the new one waits until the old one is gone, so that
-/// no completion counts for the other.
+/// The adapter reuses a number at once: the new queue pair waits until the old one is destroyed, so
+/// that no completion is taken for one of the other.
 #[test]
 fn a_queue_pair_with_the_number_of_one_that_is_dying_waits() {
     let world = World::new([Description {
@@ -254,7 +255,7 @@ fn a_queue_pair_with_the_number_of_one_that_is_dying_waits() {
     block_until("another one has its number", || {
         world.fake("fake0").queue_pairs() == before
     });
-    // It is not handed out yet.
+    // The new queue pair is not returned yet.
     std::thread::sleep(std::time::Duration::from_millis(20));
     assert!(!new.is_finished() && !dying.is_finished());
     drop(held);
@@ -290,8 +291,8 @@ fn one_workq_serves_a_signal_and_two_channels() {
     assert_eq!(devices.map(Device::jobs), [Some(300); 3]);
 }
 
-// Attaching a device with a descriptor of its own gives up the registrations of the event handle,
-// and an orphan has no Op that would register anew.
+// Attaching a device with its own descriptor drops the registrations of the event handle, and an
+// orphan has no `Op` that would register anew.
 #[test]
 fn an_orphan_is_heard_of_though_a_channel_was_attached_meanwhile() {
     on_fake(|_, adapter| {
@@ -312,7 +313,8 @@ fn an_orphan_is_heard_of_though_a_channel_was_attached_meanwhile() {
     });
 }
 
-/// A poll that finds nothing looks at the completion queue up to 32 times, and collects nothing.
+/// A poll of a pending operation polls the completion queue up to 32 times if nothing has
+/// completed, and does not reap.
 #[test]
 fn a_busy_poll_looks_a_few_times_and_takes_no_turn_in_vain() {
     let world = World::new([Description::roce("fake0")]);
@@ -350,7 +352,7 @@ fn a_copy_that_sleeps_makes_one_turn() {
             for _ in 0..COPIES {
                 let (src, dst) = pair(&pool);
                 let hold = fake.hold();
-                // Nobody looks for it but whom the event resumes.
+                // Only the task that the event resumes reaps the copy.
                 let copy = tokio::spawn(dma.copy(&src, &dst).owned().into_future());
                 while workq.in_flight() == 0 {
                     tokio::task::yield_now().await;
@@ -358,15 +360,15 @@ fn a_copy_that_sleeps_makes_one_turn() {
                 drop(hold);
                 assert_eq!(in_time("the copy", copy).await.unwrap(), Ok(1000));
             }
-            // One of them hears of the channel that was attached, too: which one is up to the
-            // kernel, and so is whether an event comes behind a look that found its copy.
+            // One turn more is for the channel that was attached; which copy it hits is up to the
+            // kernel. Another may be for an event that follows a poll which had found its copy.
             let turns = workq.stats().polls - before;
             assert!((COPIES..=COPIES + 2).contains(&turns), "{turns} turns");
         });
     });
 }
 
-/// Everything that there is on an adapter, in any order of drops.
+/// All kinds of objects on an adapter, to be dropped in any order.
 enum Thing {
     WorkQ(#[expect(dead_code)] WorkQ),
     Dma(#[expect(dead_code)] Dma),
@@ -379,8 +381,8 @@ enum Thing {
     Reset(Rdma),
 }
 
-/// What lives on the device, with Jobs in flight whose Ops were forgotten or dropped, and receives
-/// that are posted.
+/// Makes objects on the device, with jobs in flight whose `Op`s were forgotten or dropped, and
+/// posted receives.
 fn things(device: Device, mode: Mode, random: &mut Random) -> Vec<Thing> {
     let setup = Setup::new(false, mode);
     let workqs = [0, 1].map(|_| WorkQ::builder().depth(16).mode(mode).build().unwrap());
@@ -455,7 +457,7 @@ fn whatever_is_dropped_first_nothing_is_left() {
         let hold = (random.below(3) > 0).then(|| fake.hold());
         let mut things = things(open(&verbs, "fake0"), mode, &mut random);
         let (mut verbs, mut hold) = (Some(verbs), hold);
-        // Somewhere in between the device works on, or is removed.
+        // At a random point the device works through its jobs, or is removed.
         let removed = random.below(4) == 0;
         let middle = random.below(things.len() as u64) as usize;
         while !things.is_empty() {

@@ -1,5 +1,5 @@
-//! A fake of librdmacm and of the kernel's connection manager, between the adapters of the world:
-//! what the man pages and the states of InfiniBand's manager have, without loss of packets.
+//! A fake of librdmacm and of the kernel's connection manager for the adapters of a world. It
+//! follows the man pages and the states of InfiniBand's connection manager; no packets are lost.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -34,7 +34,8 @@ pub(super) fn table() -> Result<&'static CmTable, String> {
     Ok(&TABLE)
 }
 
-/// Bytes that the kernel hands over with a request, an answer and a refusal.
+/// Lengths in bytes of the private data that the kernel delivers with a request, an answer and a
+/// refusal.
 const REQUEST: usize = 56;
 const ANSWER: usize = 196;
 const REFUSAL: usize = 148;
@@ -46,11 +47,11 @@ enum State {
     Resolved,
     Routed,
     Listening,
-    /// It has asked.
+    /// This id has sent a connection request.
     Asks,
-    /// It was asked.
+    /// This id was made for an incoming request.
     Asked,
-    /// It has accepted, and waits for the peer's word.
+    /// This id has accepted, and waits for the peer's ready-to-use message.
     Answered,
     /// The peer has accepted.
     Responded,
@@ -67,12 +68,12 @@ struct Id {
     peer: usize,
     qp_num: u32,
     psn: u32,
-    /// Read, and not acknowledged.
+    /// Events that were read and not yet acknowledged.
     unacked: usize,
 }
 
 struct Waiting {
-    /// Whose event it is: of a request the listener's.
+    /// The id that receives the event; for a connection request, the listener's id.
     about: usize,
     id: usize,
     kind: rdma_cm_event_type,
@@ -81,26 +82,26 @@ struct Waiting {
     reads: [u8; 2],
 }
 
-/// The ids of a world.
+/// The rdma_cm ids of a world, and their events.
 #[derive(Default)]
 pub(super) struct Manager {
     ids: HashMap<usize, Id>,
     events: VecDeque<Waiting>,
-    /// Events that were read, with their bytes.
+    /// Events that were read and not yet acknowledged, each with its id and its private data.
     read: HashMap<usize, (usize, Vec<u8>)>,
     ports: u16,
-    /// The word of a side that has been accepted is lost.
+    /// If set, the ready-to-use messages of connecting sides are lost.
     pub(super) loses_words: bool,
-    /// Those of iWARP which were not told that they are connected.
+    /// Accepting ids over iWARP whose `ESTABLISHED` event was withheld.
     untold: Vec<usize>,
-    /// What waits for a port to go up: the manager, or TCP, sends it again until then.
+    /// Events that wait for a port to come up: the manager, or TCP, retransmits them until then.
     delayed: Vec<Waiting>,
 }
 
-/// One for the process: it outlives the worlds.
+/// The event channel. The process has one, which outlives the worlds.
 struct Channel(rdma_event_channel, Bell);
 
-// SAFETY: the struct has a number alone.
+// SAFETY: the struct holds only a descriptor number.
 unsafe impl Sync for Channel {}
 
 static CHANNEL: LazyLock<Channel> = LazyLock::new(|| {
@@ -140,7 +141,8 @@ impl Manager {
         CHANNEL.1.ring();
     }
 
-    /// Forgets what nobody has read of this id, and returns the ids of requests among that.
+    /// Drops the unread events of the id `about`, and returns the ids of the connection requests
+    /// among them.
     fn forget(&mut self, about: usize) -> Vec<usize> {
         let is_kept = |event: &Waiting| event.about != about;
         let (kept, gone) = std::mem::take(&mut self.events)
@@ -179,7 +181,7 @@ impl Fabric {
         Ok(self.cm.ids.get_mut(&address).expect("just found"))
     }
 
-    /// The peer of this id is told that it is over, in whatever state it is.
+    /// Notifies the peer of this id that the connection or the attempt has ended.
     fn leave(&mut self, id: usize, private_data: &[u8]) {
         let Some(Id {
             state, peer, iwarp, ..
@@ -194,10 +196,10 @@ impl Fabric {
                 let reset = -libc::ECONNRESET;
                 (RDMA_CM_EVENT_REJECTED, if iwarp { reset } else { 28 })
             }
-            // A timeout (InfiniBand specification, 12.6.7.2).
+            // A timeout of the attempt (InfiniBand specification, 12.6.7.2).
             (State::Asks, Some(State::Asked | State::Answered)) => (RDMA_CM_EVENT_REJECTED, 4),
             (State::Established, Some(State::Established)) => (RDMA_CM_EVENT_DISCONNECTED, 0),
-            // Its word was lost, and nobody waits for it any more.
+            // The ready-to-use message was lost, and this side no longer waits for an answer.
             (State::Established, Some(State::Answered)) => (RDMA_CM_EVENT_REJECTED, 4),
             _ => return,
         };
@@ -214,7 +216,7 @@ impl Fabric {
         self.send(id, peer, kind, status, said, [0; 2]);
     }
 
-    /// Tells the other side, once the ports of both work.
+    /// Sends an event to the id `to`, once the ports of both sides are up.
     fn send(
         &mut self,
         from: usize,
@@ -247,7 +249,7 @@ impl Fabric {
         adapter.is_none_or(|adapter| !self.adapters[adapter].ports_down[0])
     }
 
-    /// A port has gone up: what waits for one is sent again.
+    /// Sends the delayed events again, after a port has come up.
     pub(super) fn send_delayed(&mut self) {
         for event in std::mem::take(&mut self.cm.delayed) {
             let peer = self.cm.ids.get(&event.id).map_or(0, |id| id.peer);
@@ -255,7 +257,8 @@ impl Fabric {
         }
     }
 
-    /// What a side says of its receives must be so.
+    /// Records a sin if `param.srq` does not say whether the queue pair uses a shared receive
+    /// queue.
     fn check_srq(&mut self, call: &str, param: &rdma_conn_param) {
         let qp = self.by_number.get(&param.qp_num);
         let shares = qp.and_then(|qp| self.qps.get(qp)).map(|qp| qp.srq != 0);
@@ -264,7 +267,7 @@ impl Fabric {
         }
     }
 
-    /// Which adapter has this address, and where in its table.
+    /// Returns the adapter that has this address, and its index in the adapter's GID table.
     fn adapter_of(&self, ip: IpAddr) -> Option<(usize, usize)> {
         let raw = gid_of(ip);
         self.adapters.iter().enumerate().find_map(|(at, adapter)| {
@@ -277,7 +280,7 @@ impl Fabric {
         })
     }
 
-    /// Binds an id to an adapter: from now on it has a context of the library's.
+    /// Binds an id to an adapter, which gives the id a device context.
     fn bind(&mut self, address: usize, adapter: usize) {
         let device = self.adapters[adapter].device as *mut ibv_device;
         let verbs = self.make(ibv_context {
@@ -285,7 +288,7 @@ impl Fabric {
             ..ibv_context::default()
         });
         let id = address as *mut rdma_cm_id;
-        // SAFETY: an object of the fabric's, which the caller reads after an event alone.
+        // SAFETY: an object of the fabric, which the caller reads only after an event.
         unsafe { (*id).verbs = verbs };
         // SAFETY: as above.
         unsafe { (*id).port_num = 1 };
@@ -294,8 +297,8 @@ impl Fabric {
         (id.adapter, id.iwarp) = (Some(adapter), iwarp);
     }
 
-    /// The kernel connects the queue pair of an id, whose peer has accepted or has asked, by a
-    /// connection of TCP, which gives nobody up.
+    /// Connects the queue pair of an id over TCP, as the kernel does for iWARP once the peer has
+    /// accepted or has asked. Such a connection never gives up on a silent peer.
     fn connect_iwarp(&mut self, id: usize) -> Result<(), Errno> {
         let Id {
             psn, peer, qp_num, ..
@@ -328,13 +331,13 @@ impl Fabric {
         let Id { local, remote, .. } = &self.cm.ids[&address];
         let (local, remote) = (storage(*local), storage(*remote));
         let id = address as *mut rdma_cm_id;
-        // SAFETY: as in `bind`.
+        // SAFETY: an object of the fabric, as in `bind`.
         unsafe { (*id).route.addr.src_addr = local };
         // SAFETY: as above.
         unsafe { (*id).route.addr.dst_addr = remote };
     }
 
-    /// An adapter is being removed: each of its ids is told.
+    /// Notifies each id of an adapter that the adapter is being removed.
     pub(super) fn remove_ids(&mut self, adapter: usize) {
         let of = |(at, id): (&usize, &Id)| (id.adapter == Some(adapter)).then_some(*at);
         let ids: Vec<usize> = self.cm.ids.iter().filter_map(of).collect();
@@ -343,7 +346,7 @@ impl Fabric {
         }
     }
 
-    /// The queue pairs of those that have accepted have got a message first.
+    /// Raises the event of a first message for the queue pairs of all ids that have accepted.
     pub(super) fn messages_come_first(&mut self) {
         let answered = self
             .cm
@@ -356,7 +359,8 @@ impl Fabric {
             .for_each(|number| self.message_came(number));
     }
 
-    /// The words of those that were accepted come after all, beside so many events of messages.
+    /// Delivers the lost ready-to-use messages, each followed by `messages` events of a first
+    /// message.
     pub(super) fn find_words(&mut self, messages: usize) {
         self.cm.loses_words = false;
         let answered = (self.cm.ids.iter()).filter(|(_, id)| id.state == State::Answered);
@@ -368,7 +372,7 @@ impl Fabric {
         }
     }
 
-    /// A message has come to the queue pair of this number.
+    /// Raises the event that a message has arrived at the queue pair of this number.
     pub(super) fn message_came(&mut self, number: u32) {
         if let Some(&qp) = self.by_number.get(&number) {
             let context = self.pds[&self.qps[&qp].pd];
@@ -376,14 +380,14 @@ impl Fabric {
         }
     }
 
-    /// Tells those that have accepted over iWARP that they are connected.
+    /// Delivers the withheld `ESTABLISHED` events to ids that have accepted over iWARP.
     pub(super) fn tell_late(&mut self) {
         for id in std::mem::take(&mut self.cm.untold) {
             self.cm.tell(id, RDMA_CM_EVENT_ESTABLISHED, 0);
         }
     }
 
-    /// The test is over: the channel is there for the next one.
+    /// Drops all events at the end of a test; the channel remains for the next test.
     pub(super) fn clear_events(&mut self) {
         self.cm.events.drain(..).for_each(|_| CHANNEL.1.unring());
         self.cm.delayed.clear();
@@ -396,7 +400,7 @@ fn padded(said: &[u8], len: usize) -> Vec<u8> {
     said
 }
 
-/// As `sockaddr_storage` has it.
+/// Converts `addr` to the layout of `sockaddr_storage`.
 fn storage(addr: SocketAddr) -> [u64; 16] {
     let mut bytes = [0; 128];
     bytes[2..4].copy_from_slice(&addr.port().to_be_bytes());
@@ -419,18 +423,18 @@ fn storage(addr: SocketAddr) -> [u64; 16] {
     words
 }
 
-/// What a caller's address says.
+/// Reads the socket address that a caller has passed.
 fn addr(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
-    // SAFETY: an address of any family begins so.
+    // SAFETY: an address of any family begins with this header.
     match i32::from(unsafe { (*addr).sa_family }) {
         libc::AF_INET => {
-            // SAFETY: an address of this family.
+            // SAFETY: the family says that this is an IPv4 address.
             let addr = unsafe { *addr.cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(u32::from_be(addr.sin_addr.s_addr));
             Ok((ip, u16::from_be(addr.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: the family says that this is an IPv6 address.
             let addr = unsafe { *addr.cast::<libc::sockaddr_in6>() };
             let ip = Ipv6Addr::from(addr.sin6_addr.s6_addr);
             Ok((ip, u16::from_be(addr.sin6_port)).into())
@@ -439,7 +443,7 @@ fn addr(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
     }
 }
 
-/// An IPv4 address is one of IPv6 there.
+/// Returns the address as a GID; an IPv4 address is mapped to IPv6.
 fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -447,7 +451,7 @@ fn gid_of(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Whether who listens there hears what comes to this address. `::` is IPv4 as well.
+/// Returns true if `listener` receives requests that are sent to `at`. `::` includes IPv4.
 fn is_heard(listener: SocketAddr, at: SocketAddr) -> bool {
     let anywhere = match listener.ip() {
         IpAddr::V4(ip) => ip.is_unspecified() && at.is_ipv4(),
@@ -464,7 +468,7 @@ fn private_data(param: &rdma_conn_param, most: usize) -> Result<Vec<u8>, Errno> 
     if len == 0 {
         return Ok(Vec::new());
     }
-    // SAFETY: the caller's bytes, as many as it says.
+    // SAFETY: the caller passes this many bytes.
     Ok(unsafe { std::slice::from_raw_parts(param.private_data.cast(), len) }.to_vec())
 }
 
@@ -510,12 +514,12 @@ unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
     let done = call("rdma_destroy_id").and_then(|mut fabric| {
         fabric.cm_id("rdma_destroy_id", id)?;
         fabric.leave(address, b"");
-        // Events that nobody has read go with it, and so do requests that came to it.
+        // Unread events are dropped with the id, and so are the requests that they announce.
         for request in fabric.cm.forget(address) {
             fabric.leave(request, b"");
             fabric.cm.ids.remove(&request);
         }
-        // It waits until those that were read are acknowledged.
+        // Waits until the events that were read are acknowledged.
         let unread = |fabric: &mut Fabric| {
             let id = fabric.cm.ids.get(&address);
             id.is_some_and(|id| id.unacked > 0)
@@ -573,7 +577,7 @@ unsafe extern "C" fn resolve_addr(
             return Err(libc::EINVAL);
         }
         let address = id as usize;
-        // All adapters are in one network.
+        // All adapters are in the same network.
         let known = fabric.adapter_of(remote.ip());
         let own = source.map_or(known, |ip| fabric.adapter_of(ip));
         let (Some((adapter, _)), Some(_)) = (own, known) else {
@@ -619,7 +623,7 @@ unsafe extern "C" fn listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
 }
 
 unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the caller's struct.
+    // SAFETY: the caller passes a valid struct.
     let param = unsafe { *param };
     wait_while_held(lock(), "rdma_connect");
     let done = call("rdma_connect").and_then(|mut fabric| {
@@ -648,7 +652,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
             return Ok(());
         };
         let asked = fabric.make(rdma_cm_id {
-            // That of the listener, until the caller sets its own.
+            // The context of the listener, until the caller sets its own.
             context: ptr::null_mut(),
             ..rdma_cm_id::default()
         }) as usize;
@@ -678,7 +682,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
 }
 
 unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the caller's struct.
+    // SAFETY: the caller passes a valid struct.
     let param = unsafe { *param };
     let done = call("rdma_accept").and_then(|mut fabric| {
         let said = private_data(&param, ANSWER)?;
@@ -767,13 +771,13 @@ unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -
     minus_one(done)
 }
 
-/// What the manager knows, with what a caller has to overwrite.
+/// Fills in the attributes that the manager knows, including some that the caller must overwrite.
 unsafe extern "C" fn init_qp_attr(
     id: *mut rdma_cm_id,
     to: *mut ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
-    // SAFETY: the caller's struct, whose state says which attributes it wants.
+    // SAFETY: the caller's struct. Its state says which attributes the caller wants.
     let wanted = unsafe { *to };
     let done = call("rdma_init_qp_attr").and_then(|mut fabric| {
         let state = fabric.cm_id("rdma_init_qp_attr", id)?;
@@ -783,7 +787,7 @@ unsafe extern "C" fn init_qp_attr(
             State::Responded,
             State::Established,
         ];
-        // The kernel connects those of iWARP itself.
+        // The kernel itself connects the queue pairs of iWARP.
         if state.iwarp || !known.contains(&state.state) {
             return Err(libc::EINVAL);
         }
@@ -858,7 +862,7 @@ unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     0
 }
 
-/// The address of an adapter that a connection by rdma_cm takes.
+/// Returns the adapter's address that a connection by rdma_cm uses.
 pub(super) fn ip_of(fabric: &Fabric, adapter: usize) -> IpAddr {
     let gids = fabric.adapters[adapter].description.gids.iter().flatten();
     let routed = gids.filter(|gid| gid.kind == IBV_GID_TYPE_ROCE_V2);

@@ -43,7 +43,7 @@ pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_chan
             fabric.sin("ibv_destroy_comp_channel before its completion queues");
             return Err(libc::EBUSY);
         }
-        // It is a descriptor that is closed: this works without the device too.
+        // A channel is a descriptor that is closed, which works without the device too.
         fabric.channels.remove(&(channel as usize));
         BELL.notify_all();
         Ok(())
@@ -122,7 +122,7 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
             return Err(libc::EINVAL);
         }
         state.cqe = cqe as usize;
-        // SAFETY: an object that was found, whose field only this function writes.
+        // SAFETY: an object that was found above; only this function writes this field.
         unsafe { (*cq).cqe = cqe };
         Ok(())
     });
@@ -141,7 +141,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
             return Err(libc::EBUSY);
         }
         if state.unacked > 0 || state.async_unacked > 0 {
-            // The library waits here for ever.
+            // The real library would wait here for ever.
             fabric.sin("ibv_destroy_cq with events that were read and not acknowledged");
             return Err(libc::EBUSY);
         }
@@ -152,7 +152,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
             channel.events.retain(|&event| event != address);
             (channel.events.len()..before).for_each(|_| channel.bell.unring());
         }
-        // Whoever polls it is found out.
+        // Makes later polls of this queue take the lock, where they are detected.
         waiting(address).store(1, Ordering::SeqCst);
         fabric.give_up(context, address, |fabric| &mut fabric.cqs)?;
         fabric.cqs.remove(&address);
@@ -189,7 +189,7 @@ fn poll(address: usize, max: c_int, to: *mut Wc) -> Result<c_int, Errno> {
     let entries: Vec<_> = cq.entries.drain(..count).collect();
     waiting(address).fetch_sub(count, Ordering::SeqCst);
     for (index, entry) in entries.into_iter().enumerate() {
-        // SAFETY: the caller has room for `max`.
+        // SAFETY: the caller's array has `max` elements.
         let place = unsafe { to.add(index) };
         // SAFETY: as above.
         unsafe { place.write(entry.wc) };
@@ -215,8 +215,8 @@ fn poll(address: usize, max: c_int, to: *mut Wc) -> Result<c_int, Errno> {
 }
 
 impl Fabric {
-    /// The completions of a queue pair that is destroyed or reset go with it, unless its adapter
-    /// leaves them.
+    /// Drops the completions of a queue pair that is destroyed or reset, unless the adapter keeps
+    /// them.
     pub(super) fn drop_completions(
         &mut self,
         qp_address: usize,
@@ -237,7 +237,7 @@ impl Fabric {
                 }
             }
             if keeps {
-                // They free nothing any more.
+                // The completions that stay no longer free a queue entry.
                 let kept = cq.entries.iter_mut().filter(|entry| own(entry).is_some());
                 kept.for_each(|entry| entry.place = None);
                 continue;

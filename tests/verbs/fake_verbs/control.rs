@@ -1,4 +1,4 @@
-//! Devices, protection domains and memory: what the control path calls.
+//! The calls of the control path: devices, protection domains and memory.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -43,13 +43,13 @@ pub(super) const TABLE: Table = Table {
 };
 
 pub(super) fn set_errno(errno: Errno) {
-    // SAFETY: no arguments.
+    // SAFETY: the function has no arguments.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: this thread's own.
+    // SAFETY: the location belongs to this thread.
     unsafe { *place = errno };
 }
 
-/// An object, or null and `errno`.
+/// Returns the object, or null with `errno` set.
 pub(super) fn object<T>(result: Result<*mut T, Errno>) -> *mut T {
     result.unwrap_or_else(|errno| {
         set_errno(errno);
@@ -57,12 +57,12 @@ pub(super) fn object<T>(result: Result<*mut T, Errno>) -> *mut T {
     })
 }
 
-/// 0, or the `errno` itself.
+/// Returns 0, or the `errno` as a value.
 pub(super) fn number(result: Result<(), Errno>) -> c_int {
     result.err().unwrap_or(0)
 }
 
-/// 0, or -1 and `errno`.
+/// Returns 0, or -1 with `errno` set.
 pub(super) fn minus_one(result: Result<(), Errno>) -> c_int {
     result.err().map_or(0, |errno| {
         set_errno(errno);
@@ -70,14 +70,14 @@ pub(super) fn minus_one(result: Result<(), Errno>) -> c_int {
     })
 }
 
-/// Fills what the caller has a place for.
+/// Writes `value` to the place that the caller has provided.
 pub(super) fn fill<T>(place: *mut T, value: T) {
     assert!(!place.is_null(), "no place for an answer");
-    // SAFETY: the caller's place for it, by the man page of each function.
+    // SAFETY: the man page of each function requires a valid pointer from the caller.
     unsafe { place.write(value) };
 }
 
-/// A key, or a part of one, that no other object has.
+/// Returns a key, or a part of one, that no other object has.
 pub(super) fn fresh() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0x11);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -92,7 +92,7 @@ fn text<const N: usize>(text: &str) -> [c_char; N] {
     all
 }
 
-/// What a device list points to.
+/// Returns the struct that an entry of a device list points to.
 pub(super) fn device_head(description: &super::Description) -> ibv_device {
     ibv_device {
         node_type: if description.is_iwarp() {
@@ -143,12 +143,12 @@ unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     while !at(len - 1).is_null() {
         len += 1;
     }
-    // SAFETY: leaked by `get_device_list`, with so many.
+    // SAFETY: leaked by `get_device_list` with this length.
     drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, len)) });
     BELL.notify_all();
 }
 
-/// The adapter that a device of a list is. Only what is in a list, or open, is a device.
+/// Returns the adapter of a device. A device that is neither open nor in a list is a sin.
 fn adapter_of(fabric: &mut Fabric, name: &str, device: usize) -> Result<usize, Errno> {
     let found = fabric
         .adapters
@@ -172,7 +172,7 @@ unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
     if adapter_of(&mut fabric, "ibv_get_device_name", device as usize).is_err() {
         return ptr::null();
     }
-    // SAFETY: a device, as was found; its name lives as long as it.
+    // SAFETY: a device that was found above; its name lives as long as the device.
     unsafe { &raw const (*device).name }.cast()
 }
 
@@ -272,8 +272,8 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, to: *mut ibv_device
     number(queried)
 }
 
-/// As the symbol does: the struct as far as its first version went. What is behind that is the
-/// caller's.
+/// Queries a port as the exported symbol does: fills the struct up to the end of its first version,
+/// and leaves the rest as the caller set it.
 unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -308,7 +308,7 @@ unsafe extern "C" fn query_port(
         assert!(!to.is_null(), "no place for an answer");
         let first_version = std::mem::offset_of!(ibv_port_attr, port_cap_flags2);
         let from = (&raw const attr).cast::<u8>();
-        // SAFETY: a part of the struct, which the caller has a place for.
+        // SAFETY: the caller's struct has at least these bytes.
         unsafe { ptr::copy_nonoverlapping(from, to.cast(), first_version) };
         Ok(())
     });
@@ -399,7 +399,7 @@ unsafe extern "C" fn reg_mr(
             return Err(libc::EINVAL);
         }
         let number = fresh();
-        // Two numbers: nothing promises that they are one.
+        // The two keys differ, since nothing promises that they are equal.
         let (lkey, rkey) = (number << 8 | 1, number << 8 | 0x80);
         let mr = fabric.make(ibv_mr {
             context: context as *mut ibv_context,
@@ -434,7 +434,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
             return Err(fabric.unknown("ibv_dereg_mr", address));
         };
         let (lkey, rkey, pd) = (state.lkey, state.rkey, state.pd);
-        // Messages may come there at any time.
+        // Messages may arrive in this memory at any time.
         let names = |srq: &shared::Srq| {
             let mut sges = srq.receives.iter().flat_map(|it| &it.sges);
             sges.any(|sge| sge.lkey == lkey)

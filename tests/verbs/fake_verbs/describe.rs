@@ -1,72 +1,72 @@
-//! What a fake adapter is.
+//! Descriptions of fake adapters.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use tokio_doca::verbs::ffi::*;
 
-/// The port's link.
+/// The link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// RoCE or iWARP: no LID, and each path has a GID.
+    /// RoCE or iWARP: the port has no LID, and each path needs a GID.
     Ethernet,
-    /// With the port's LID; a path needs no GID.
+    /// The port has this LID; a path needs no GID.
     InfiniBand(u16),
 }
 
-/// An entry of the port's table of addresses.
+/// An entry of the port's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gid {
     pub raw: [u8; 16],
     pub kind: ibv_gid_type,
 }
 
-/// A fake adapter. Limits are kept to the letter: one more is refused, and nothing is rounded up.
+/// A fake adapter. Limits are exact: a request above one is refused, and no limit is rounded up.
 #[derive(Clone, Debug)]
 pub struct Description {
     pub name: String,
-    /// Where sysfs has it; there is nothing at the default.
+    /// The device's path in sysfs. The default path does not exist.
     pub ibdev_path: String,
     pub transport: ibv_transport_type,
     pub link: Link,
-    /// `None` is a hole: `ENODATA`.
+    /// `None` is an empty entry, for which a query fails with `ENODATA`.
     pub gids: Vec<Option<Gid>>,
     pub atomics: bool,
-    /// Of writes and messages. iWARP has none, and what is posted is refused.
+    /// Support for immediates of writes and messages. iWARP has none, and refuses such requests.
     pub immediates: bool,
     pub max_sge: u32,
-    /// Pieces of a read; more are refused.
+    /// Maximum number of pieces of a read; a read with more is refused.
     pub max_sge_rd: u32,
     pub max_qp_wr: u32,
-    /// Bytes of the longest send queue, where a request takes 64 and 16 for each of its pieces
-    /// (mlx5): more requests than that are fewer pieces.
+    /// Maximum size of a send queue in bytes. An entry takes 64 and 16 for each of its pieces (as
+    /// on mlx5), so that more entries mean fewer pieces.
     pub send_bytes: u32,
-    /// Places of a shared receive queue; 0 for an adapter that has none.
+    /// Entries of a shared receive queue; 0 for an adapter without such queues.
     pub max_srq_wr: u32,
     pub max_cqe: c_int,
-    /// Completion queues can be made larger.
+    /// True if completion queues can be resized.
     pub resizes: bool,
     pub max_msg_sz: u32,
     pub max_inline: u32,
-    /// Partition keys.
+    /// Number of partition keys.
     pub pkeys: u16,
     pub max_rd_atomic: u8,
     pub mtu: ibv_mtu,
-    /// The most bytes of a packet that the network carries: larger ones are lost.
+    /// Maximum number of bytes in a packet that the network carries; larger packets are lost.
     pub path_bytes: usize,
-    /// Completions of a queue pair outlive it, and its reset (Soft-RoCE); on others they go with it
-    /// (mlx5).
+    /// True if completions outlive the destruction and the reset of their queue pair (Soft-RoCE);
+    /// on other adapters they are dropped (mlx5).
     pub keeps_completions: bool,
-    /// A queue pair that refused a request of its peer's raises an asynchronous event.
+    /// True if a queue pair that refuses a request of its peer raises an asynchronous event.
     pub raises_access_errors: bool,
-    /// Its removal is no event, and reads no error from a descriptor that does not block: it is
-    /// closed, which alone `poll` says (kernels before 6.5).
+    /// True if a removal raises no event. The event descriptor is closed, which only `poll`
+    /// reports; a non-blocking read of it does not fail with the removal (kernels before 6.5).
     pub removed_in_silence: bool,
     pub comp_vectors: c_int,
-    /// The second port, of which the link, the addresses, the keys, the MTU and the longest message
-    /// count.
+    /// The second port. Only its link, GID table, partition keys, MTU and maximum message size are
+    /// used.
     pub second: Option<Box<Description>>,
-    /// The transport's timeout runs so many times faster than it was set.
+    /// Divisor of the transport's timeouts, to speed up tests.
     pub hurry: u32,
 }
 
@@ -107,7 +107,8 @@ impl Description {
         }
     }
 
-    /// As an adapter for Ethernet has it: both types of each address, and holes between them.
+    /// Describes an Ethernet adapter with RoCE: each address has entries of both types, and some
+    /// entries are empty.
     pub fn roce(name: &str) -> Description {
         let [high, low] = next().to_be_bytes();
         let local = [
@@ -128,8 +129,8 @@ impl Description {
         Description::new(name, Link::Ethernet, gids)
     }
 
-    /// As Soft-RoCE has it: no inline data to speak of, completions that outlive their queue pair,
-    /// and no events.
+    /// Describes Soft-RoCE: completions outlive their queue pair, and refused requests raise no
+    /// events.
     pub fn soft_roce(name: &str) -> Description {
         Description {
             max_sge: 32,
@@ -141,7 +142,7 @@ impl Description {
         }
     }
 
-    /// A port with a LID, and an address for those who want one.
+    /// Describes a port with a LID, which also has a GID.
     pub fn infiniband(name: &str) -> Description {
         let number = next();
         let [high, low] = number.to_be_bytes();
@@ -156,7 +157,7 @@ impl Description {
         Description::new(name, Link::InfiniBand(number), gids)
     }
 
-    /// No atomics, no immediates, and no partitions; reads of one piece.
+    /// Describes iWARP: no atomics, no immediates and no partitions; reads of one piece.
     pub fn iwarp(name: &str) -> Description {
         Description {
             transport: IBV_TRANSPORT_IWARP,
@@ -168,7 +169,7 @@ impl Description {
         }
     }
 
-    /// The same with a second port, which has what the adapter `second` would have.
+    /// Adds a second port with the properties of the adapter `second`.
     pub fn with_second(self, second: Description) -> Description {
         Description {
             second: Some(Box::new(second)),
@@ -176,7 +177,7 @@ impl Description {
         }
     }
 
-    /// What a port is, if there is one of this number.
+    /// Returns the description of the port with this number, if it exists.
     pub fn port(&self, number: u8) -> Option<&Description> {
         match number {
             1 => Some(self),

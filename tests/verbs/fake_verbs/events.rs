@@ -1,4 +1,4 @@
-//! Events of completion queues, and asynchronous ones: read one by one, and acknowledged.
+//! Events of completion queues, and asynchronous events. Each is read and acknowledged.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::MutexGuard;
@@ -22,8 +22,8 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     number(done)
 }
 
-/// Waits until the descriptor can be read, or says `EAGAIN` if it does not block. The lock is not
-/// held meanwhile.
+/// Waits until the descriptor is readable, or returns `EAGAIN` if it does not block. The lock is
+/// not held meanwhile.
 fn wait_readable(fd: c_int) -> Result<(), Errno> {
     // SAFETY: no memory is passed.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -33,14 +33,14 @@ fn wait_readable(fd: c_int) -> Result<(), Errno> {
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one struct.
+    // SAFETY: passes one valid struct.
     match unsafe { libc::poll(&raw mut poll, 1, timeout) } {
         1 if poll.revents & libc::POLLIN != 0 => Ok(()),
         _ => Err(libc::EAGAIN),
     }
 }
 
-/// Takes an event, waiting for one if the descriptor says so.
+/// Takes the next event. Waits for one if the descriptor is a blocking one.
 fn next<T>(
     fd: c_int,
     mut take: impl FnMut(&mut Fabric) -> Result<Option<T>, Errno>,
@@ -49,7 +49,7 @@ fn next<T>(
         let taken = take(&mut lock())?;
         match taken {
             Some(event) => return Ok(event),
-            // Somebody else may be faster.
+            // Another thread may take the event first.
             None => wait_readable(fd)?,
         }
     }
@@ -87,7 +87,7 @@ pub(super) unsafe extern "C" fn get_cq_event(
     minus_one(got.map(|event| {
         let event = event as *mut ibv_cq;
         fill(cq, event);
-        // SAFETY: an object of the fabric's, there until the test is over.
+        // SAFETY: an object of the fabric, which lives until the test ends.
         fill(cq_context, unsafe { (*event).cq_context });
     }))
 }
@@ -156,7 +156,7 @@ pub(super) unsafe extern "C" fn get_async_event(
 }
 
 pub(super) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the caller's struct.
+    // SAFETY: the caller passes a valid struct.
     let event = unsafe { *event };
     let element = match event.event_type {
         IBV_EVENT_QP_FATAL
@@ -164,12 +164,12 @@ pub(super) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
         | IBV_EVENT_QP_ACCESS_ERR
         | IBV_EVENT_QP_LAST_WQE_REACHED
         | IBV_EVENT_COMM_EST => {
-            // SAFETY: these kinds have one.
+            // SAFETY: the event types above carry a queue pair.
             Element::Qp(unsafe { event.element.qp } as usize)
         }
-        // SAFETY: as above.
+        // SAFETY: this event type carries a shared receive queue.
         IBV_EVENT_SRQ_LIMIT_REACHED => Element::Srq(unsafe { event.element.srq } as usize),
-        // SAFETY: as above.
+        // SAFETY: this event type carries a completion queue.
         IBV_EVENT_CQ_ERR => Element::Cq(unsafe { event.element.cq } as usize),
         _ => Element::Device,
     };
@@ -179,7 +179,7 @@ pub(super) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
 }
 
 impl Fabric {
-    /// An event was read, or acknowledged: a queue is not destroyed between the two.
+    /// Counts an event that was read or acknowledged: in between its queue cannot be destroyed.
     fn count_async(&mut self, event: Event, read: bool) {
         let counter = match event.element {
             Element::Qp(qp) => self.qps.get_mut(&qp).map(|qp| &mut qp.async_unacked),

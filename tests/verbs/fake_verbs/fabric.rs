@@ -1,8 +1,8 @@
-//! All adapters of the process, their objects, and who is connected to whom: behind one lock.
+//! All adapters of the process, with their objects and connections, behind one lock.
 //!
-//! Objects are found by their address, which is not used again before the test is over: what was
-//! destroyed, or never made, is found out, and not touched. What a caller may not do at all is a
-//! sin, which the test hears of.
+//! Objects are found by their address, which is not reused before the test ends. A call with the
+//! address of an object that was destroyed or never made is therefore detected, and the address is
+//! never dereferenced. A call that no caller may make is a sin, which fails the test.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_int;
@@ -19,28 +19,28 @@ use super::faults::Plan;
 use super::pair::Qp;
 use super::shared::Srq;
 
-/// Why a call fails: an `errno`.
+/// The `errno` with which a call fails.
 pub(super) type Errno = c_int;
 
 static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(Mutex::default);
-/// Something was acknowledged, destroyed or carried out.
+/// Notified when an object is acknowledged or destroyed, or a request is carried out.
 pub(super) static BELL: Condvar = Condvar::new();
-/// Somebody planned something that `poll_cq` has to look for.
+/// Set if a test has planned a failure that `poll_cq` has to check for.
 pub(super) static POLLS_ARE_PLANNED: AtomicBool = AtomicBool::new(false);
-/// How often `poll_cq` was called.
+/// Number of calls of `poll_cq`.
 pub(super) static POLLS: AtomicU64 = AtomicU64::new(0);
 
 pub(super) fn lock() -> MutexGuard<'static, Fabric> {
     FABRIC.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until nobody holds this call.
+/// Waits until the call `name` is no longer held.
 pub(super) fn wait_while_held(fabric: MutexGuard<'_, Fabric>, name: &'static str) {
     let held = |fabric: &mut Fabric| fabric.plan.held.contains(&name);
     drop(BELL.wait_while(fabric, held));
 }
 
-/// A call of this name: counted, and failed if that is planned.
+/// Counts a call of `name`, and fails if a failure of it is planned.
 pub(super) fn call(name: &'static str) -> Result<MutexGuard<'static, Fabric>, Errno> {
     let mut fabric = lock();
     *fabric.calls.entry(name).or_insert(0) += 1;
@@ -50,13 +50,13 @@ pub(super) fn call(name: &'static str) -> Result<MutexGuard<'static, Fabric>, Er
     }
 }
 
-/// What is at the address of an object. It is freed when the test is over.
+/// The address of an object, which is freed when the test ends.
 struct Head {
     address: usize,
     free: unsafe fn(usize),
 }
 
-/// An open descriptor that can be read as often as it was rung: what the kernel's event files are.
+/// An event descriptor as the kernel has it: it can be read as often as it was signaled.
 pub(super) struct Bell(OwnedFd, Option<OwnedFd>);
 
 impl Bell {
@@ -64,17 +64,17 @@ impl Bell {
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
         assert!(fd >= 0, "eventfd: {}", std::io::Error::last_os_error());
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the descriptor was just made, and nothing else owns it.
         Bell(unsafe { OwnedFd::from_raw_fd(fd) }, None)
     }
 
-    /// One that is never rung, and can be closed.
+    /// Returns a descriptor that is never signaled, and that can be closed.
     pub(super) fn silent() -> Bell {
         let (read, write) = std::io::pipe().expect("a pipe");
         Bell(write.into(), Some(read.into()))
     }
 
-    /// From now on it is in error (`POLLERR`), and nothing else.
+    /// Closes the other end, so that from now on `poll` returns only `POLLERR`.
     pub(super) fn close(&mut self) {
         self.1 = None;
     }
@@ -85,15 +85,15 @@ impl Bell {
 
     pub(super) fn ring(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes, as an eventfd takes.
+        // SAFETY: the eight bytes that an eventfd takes.
         let written = unsafe { libc::write(self.fd(), one.as_ptr().cast(), 8) };
         assert_eq!(written, 8, "an eventfd that nobody can fill");
     }
 
-    /// Takes one ring back; there is one.
+    /// Takes one signal back; there must be one.
     pub(super) fn unring(&self) {
         let mut one = [0; 8];
-        // SAFETY: room for eight bytes.
+        // SAFETY: the buffer has eight bytes.
         let read = unsafe { libc::read(self.fd(), one.as_mut_ptr().cast(), 8) };
         assert_eq!(read, 8, "an event that nobody rang for");
     }
@@ -101,17 +101,17 @@ impl Bell {
 
 pub(super) struct Adapter {
     pub(super) description: Description,
-    /// Its `ibv_device`.
+    /// The address of its `ibv_device`.
     pub(super) device: usize,
     pub(super) work: Arc<Condvar>,
-    /// Queue pairs that have something to do.
+    /// Queue pairs with work to do.
     pub(super) run: VecDeque<usize>,
-    /// Those that wait for a timer.
+    /// Queue pairs that wait for a timer, with its end.
     pub(super) timers: Vec<(Instant, usize)>,
-    /// Nothing is carried out while somebody holds it.
+    /// Number of holds; while there are any, the adapter carries out nothing.
     pub(super) holds: usize,
     pub(super) removed: bool,
-    /// The first and the second.
+    /// True for the first and for the second port if it is down.
     pub(super) ports_down: [bool; 2],
     pub(super) stop: bool,
 }
@@ -150,13 +150,13 @@ pub(super) struct Mr {
 pub(super) struct Channel {
     pub(super) context: usize,
     pub(super) bell: Bell,
-    /// Completion queues, one each time that one had something to say.
+    /// A queue of completion queues, each entered once per notification.
     pub(super) events: VecDeque<usize>,
     pub(super) cqs: usize,
 }
 
-/// What the caller sees of a completion queue, and how much there is to poll: to look costs no
-/// lock.
+/// The part of a completion queue that the caller sees, and the number of completions to poll,
+/// which can be read without the lock.
 #[repr(C)]
 pub(super) struct CqHead {
     pub(super) head: ibv_cq,
@@ -171,13 +171,13 @@ pub(super) struct Cq {
     pub(super) entries: VecDeque<Entry>,
     pub(super) armed: bool,
     pub(super) dead: bool,
-    /// Read by `get_cq_event`, and not acknowledged yet.
+    /// Events that `get_cq_event` returned and that are not yet acknowledged.
     pub(super) unacked: usize,
     pub(super) async_unacked: usize,
     pub(super) qps: usize,
 }
 
-/// A completion, and the place that is free again once it was polled.
+/// A completion, and the queue entry that polling it frees.
 pub(super) struct Entry {
     pub(super) wc: Wc,
     pub(super) place: Option<Place>,
@@ -187,9 +187,9 @@ pub(super) struct Entry {
 pub(super) struct Place {
     pub(super) qp: usize,
     pub(super) is_receive: bool,
-    /// The shared queue whose receive it was, or 0.
+    /// The shared receive queue of the receive, or 0.
     pub(super) srq: usize,
-    /// This request and all before it.
+    /// The number of the request; polling frees this one and all before it.
     pub(super) number: u64,
 }
 
@@ -198,7 +198,7 @@ pub(super) struct Fabric {
     pub(super) adapters: Vec<Adapter>,
     pub(super) lists: HashSet<usize>,
     pub(super) contexts: HashMap<usize, Context>,
-    /// The context of each.
+    /// Protection domains, each with its context.
     pub(super) pds: HashMap<usize, usize>,
     pub(super) mrs: HashMap<usize, Mr>,
     pub(super) by_lkey: HashMap<u32, usize>,
@@ -208,27 +208,28 @@ pub(super) struct Fabric {
     pub(super) srqs: HashMap<usize, Srq>,
     pub(super) qps: HashMap<usize, Qp>,
     pub(super) by_number: HashMap<u32, usize>,
-    /// Of tests that have failed: somebody may still use them.
+    /// Objects of tests that have failed and whose threads may still use them.
     pub(super) abandoned: HashSet<usize>,
-    /// Given up by their owner after the device was removed: the kernel has them no more.
+    /// Objects that their owner destroyed after the device was removed: the kernel no longer has
+    /// them.
     pub(super) given_up: HashSet<usize>,
     pub(super) plan: Plan,
     pub(super) calls: HashMap<&'static str, u64>,
     pub(super) sins: Vec<String>,
-    /// Work requests that were carried out, of all adapters.
+    /// Number of work requests that all adapters have carried out.
     pub(super) carried_out: u64,
     pub(super) cm: Manager,
     heads: Vec<Head>,
 }
 
 impl Fabric {
-    /// An object for the caller.
+    /// Makes an object for the caller.
     pub(super) fn make<T>(&mut self, head: T) -> *mut T {
         /// # Safety
         ///
         /// The address of a `Box<T>`, which nobody uses any more.
         unsafe fn free<T>(address: usize) {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees that this is the address of an unused `Box<T>`.
             drop(unsafe { Box::from_raw(address as *mut T) });
         }
         let object = Box::into_raw(Box::new(head));
@@ -239,37 +240,37 @@ impl Fabric {
         object
     }
 
-    /// The test is over, and has failed: its objects are leaked.
+    /// Leaks all objects at the end of a test that has failed.
     pub(super) fn abandon(&mut self) {
         self.clear_events();
         let mut old = std::mem::take(self);
         self.abandoned = std::mem::take(&mut old.abandoned);
         self.abandoned
             .extend(old.heads.iter().map(|head| head.address));
-        // Their descriptors stay open too.
+        // Leaks their descriptors as well.
         std::mem::forget(old);
     }
 
-    /// The test is over.
+    /// Frees all objects at the end of a test.
     pub(super) fn clear(&mut self) -> Fabric {
         self.clear_events();
         let mut old = std::mem::take(self);
         self.abandoned = std::mem::take(&mut old.abandoned);
         for head in old.heads.drain(..) {
-            // SAFETY: made by `make` with this type, and nobody has a pointer to it any more.
+            // SAFETY: `make` created it with this type, and no pointer to it is left.
             unsafe { (head.free)(head.address) };
         }
         old
     }
 
-    /// Something that no caller may do.
+    /// Records a call that no caller may make.
     pub(super) fn sin(&mut self, what: impl Into<String>) {
         let what = what.into();
         eprintln!("fake verbs: {what}");
         self.sins.push(what);
     }
 
-    /// The object at this address is none, or was destroyed.
+    /// Records a sin: there is no object at this address, or it was destroyed.
     pub(super) fn unknown(&mut self, call: &str, address: usize) -> Errno {
         if !self.abandoned.contains(&address) {
             self.sin(format!("{call} on {address:#x}, which is none (any more)"));
@@ -284,7 +285,7 @@ impl Fabric {
         Ok(self.contexts.get_mut(&address).expect("just found"))
     }
 
-    /// The adapter of a context, while it is there.
+    /// Returns the adapter of a context, or `EIO` if the adapter was removed.
     pub(super) fn adapter(&mut self, call: &str, context: usize) -> Result<usize, Errno> {
         let adapter = self.context(call, context)?.adapter;
         match self.adapters[adapter].removed {
@@ -293,8 +294,8 @@ impl Fabric {
         }
     }
 
-    /// Before an object is destroyed: whether its device is still there. If not, `EIO`, and the
-    /// object is no more.
+    /// Prepares the destruction of an object. If its device was removed, forgets the object and
+    /// returns `EIO`.
     pub(super) fn give_up<T>(
         &mut self,
         context: usize,
@@ -311,7 +312,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Tells the owner of a device of something that has no completion.
+    /// Raises an asynchronous event for the owner of a device.
     pub(super) fn raise(&mut self, context: usize, kind: ibv_event_type, element: Element) {
         if let Some(context) = self.contexts.get_mut(&context) {
             context.events.push_back(Event { kind, element });
@@ -319,7 +320,7 @@ impl Fabric {
         }
     }
 
-    /// Forgets the events of an object that is being destroyed: nobody has read them.
+    /// Drops the unread events of an object that is being destroyed.
     pub(super) fn forget_events(&mut self, context: usize, element: Element) {
         let Some(context) = self.contexts.get_mut(&context) else {
             return;
@@ -329,7 +330,7 @@ impl Fabric {
         (context.events.len()..before).for_each(|_| context.bell.unring());
     }
 
-    /// How many objects nobody destroyed yet, by kind.
+    /// Counts the objects that are not destroyed yet, by kind.
     pub(super) fn live(&self) -> Vec<(&'static str, usize)> {
         let all = [
             ("device lists", self.lists.len()),
@@ -345,7 +346,7 @@ impl Fabric {
         all.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// A completion comes, and rings if it was asked to.
+    /// Adds a completion, and notifies the channel if the queue is armed.
     pub(super) fn complete(&mut self, cq_address: usize, entry: Entry) {
         let doubled = self.plan.doubled;
         let Some(cq) = self.cqs.get_mut(&cq_address) else {
@@ -371,7 +372,7 @@ impl Fabric {
         BELL.notify_all();
     }
 
-    /// Puts events into the channel of a completion queue.
+    /// Adds events of a completion queue to its channel.
     pub(super) fn notify(&mut self, cq_address: usize, times: usize) {
         let channel = self.cqs.get(&cq_address).map(|cq| cq.channel);
         if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
@@ -382,7 +383,7 @@ impl Fabric {
         }
     }
 
-    /// The queue pair has something to do.
+    /// Queues a queue pair that has work to do.
     pub(super) fn wake(&mut self, qp: usize) {
         let Some(adapter) = self.qps.get(&qp).map(|qp| qp.adapter) else {
             return;
@@ -395,9 +396,9 @@ impl Fabric {
     }
 }
 
-/// How many completions wait in a queue.
+/// Returns the number of completions that wait in a queue.
 pub(super) fn waiting(cq: usize) -> &'static AtomicUsize {
     let cq = cq as *const CqHead;
-    // SAFETY: an object of `make`: it is freed when the test is over, and nobody calls then.
+    // SAFETY: an object of `make`, which is freed only after the test, when no more calls are made.
     unsafe { &(*cq).waiting }
 }

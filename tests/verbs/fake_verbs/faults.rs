@@ -1,4 +1,4 @@
-//! What a test has planned to go wrong, and what it does to an adapter from outside.
+//! The failures that a test plans, and the control of an adapter from outside.
 
 use std::ffi::c_int;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::describe::Description;
 use super::fabric::{BELL, Element, Entry, Errno, Fabric, POLLS_ARE_PLANNED, lock, waiting};
 use super::pair::Qp;
 
-/// The calls that set something up: [`World::fail_any`](super::World::fail_any) counts these.
+/// The calls that set something up, which [`World::fail_any`](super::World::fail_any) counts.
 const SET_UP: [&str; 14] = [
     "ibv_get_device_list",
     "ibv_open_device",
@@ -30,12 +30,12 @@ const SET_UP: [&str; 14] = [
 ];
 
 struct Failure {
-    /// `None`: any that sets something up.
+    /// The call that fails; `None` for any call in `SET_UP`.
     call: Option<&'static str>,
-    /// The so-many-th from now.
+    /// How many such calls are left until the failure.
     left: u64,
     errno: Errno,
-    /// All from then on.
+    /// True if all later calls fail too.
     always: bool,
 }
 
@@ -43,23 +43,23 @@ struct Failure {
 pub(super) struct Plan {
     failures: Vec<Failure>,
     pub(super) fired: Vec<&'static str>,
-    /// The so-many-th work request from now ends so.
+    /// Planned results: the number of work requests left, the status, and the vendor's code.
     statuses: Vec<(u64, ibv_wc_status, u32)>,
     /// Each event of a completion queue comes twice.
     pub(super) doubled: bool,
-    /// Each queue pair that is destroyed takes a receive of its shared queue with it, as one does
-    /// amid a message.
+    /// Each queue pair that is destroyed takes a receive of its shared queue with it, as if it had
+    /// failed in the middle of a message.
     pub(super) loses_receives: bool,
-    /// Each queue pair gets the number of the last one that was destroyed, if there is one.
+    /// Each new queue pair gets the number of the last one that was destroyed, if there is one.
     pub(super) repeats_numbers: bool,
     /// The number of the queue pair that was destroyed last.
     pub(super) free_number: Option<u32>,
-    /// Calls that do not return, once for each time that they are held.
+    /// Calls that block, once for each time that they are held.
     pub(super) held: Vec<&'static str>,
 }
 
 impl Plan {
-    /// Whether this call fails.
+    /// Returns the planned error of this call, if there is one.
     pub(super) fn failure(&mut self, call: &'static str) -> Option<Errno> {
         let mut errno = None;
         self.failures.retain_mut(|failure| {
@@ -83,7 +83,7 @@ impl Plan {
         errno
     }
 
-    /// How a work request ends instead of being carried out.
+    /// Returns the status with which the next work request ends instead of being carried out.
     pub(super) fn status(&mut self) -> Option<(ibv_wc_status, u32)> {
         let mut status = None;
         self.statuses.retain_mut(|(left, ends, vendor)| {
@@ -110,42 +110,44 @@ impl Plan {
     }
 }
 
-/// What can happen to the whole library.
+/// Failures of the whole library.
 #[derive(Clone, Copy)]
 pub struct Faults;
 
 impl Faults {
-    /// The `nth` call of this name from now fails. The names are those of the man pages;
-    /// `ibv_modify_qp` is a way up, and those to the states Error and Reset are
-    /// `ibv_modify_qp(ERR)` and `ibv_modify_qp(RESET)`. Of `ibv_post_send` and `ibv_post_recv` each
-    /// work request counts, but for those of no bytes, which are looks whether the peer is there.
-    /// `ibv_post_send(doorbell)` and `ibv_post_recv(doorbell)` fail with all requests queued, and
-    /// blame none.
+    /// Lets the `nth` call of this name from now fail. The names are those of the man pages;
+    /// `ibv_modify_qp` stands for the transitions up to RTS, `ibv_modify_qp(ERR)` and
+    /// `ibv_modify_qp(RESET)` for those to Error and Reset. For `ibv_post_send` and `ibv_post_recv`
+    /// each work request counts, except for probes of the peer, which have no bytes.
+    /// `ibv_post_send(doorbell)` and `ibv_post_recv(doorbell)` fail after all requests were queued,
+    /// and name none of them.
     pub fn fail(self, call: &'static str, nth: u64, errno: c_int) {
         lock().plan.fail(Some(call), nth, errno, false);
     }
 
-    /// The word of a side that rdma_cm has connected does not arrive.
+    /// Sets whether the ready-to-use messages of connecting sides are lost, so that accepting sides
+    /// get no `ESTABLISHED` event.
     pub fn lose_words(self, lost: bool) {
         lock().cm.loses_words = lost;
     }
 
-    /// Such words come after all, each beside so many events that a message has come.
+    /// Delivers the lost ready-to-use messages, each followed by `messages` events of a first
+    /// message.
     pub fn find_words(self, messages: usize) {
         lock().find_words(messages);
     }
 
-    /// Those that have accepted over iWARP are told that they are connected.
+    /// Delivers the withheld `ESTABLISHED` events to sides that have accepted over iWARP.
     pub fn tell_late(self) {
         lock().tell_late();
     }
 
-    /// The queue pairs of those that have accepted have got a message before that word.
+    /// Raises the event of a first message at accepting sides that still wait for their peer.
     pub fn messages_come_first(self) {
         lock().messages_come_first();
     }
 
-    /// The queue pairs of these numbers have two events each that a message has come.
+    /// Raises two events of a first message for each of these queue pairs.
     pub fn messages_came(self, numbers: &[u32]) {
         let mut fabric = lock();
         for number in [numbers, numbers].concat() {
@@ -153,54 +155,54 @@ impl Faults {
         }
     }
 
-    /// All calls of this name fail from now on.
+    /// Lets all calls of this name fail from now on.
     pub fn fail_always(self, call: &'static str, errno: c_int) {
         lock().plan.fail(Some(call), 1, errno, true);
     }
 
-    /// The `nth` call from now that sets something up fails, whatever it is.
+    /// Lets the `nth` call from now that sets something up fail, whichever it is.
     pub fn fail_any(self, nth: u64, errno: c_int) {
         lock().plan.fail(None, nth, errno, false);
     }
 
-    /// The `nth` work request from now that is carried out, of some bytes, ends with this status,
-    /// and its queue pair with it.
+    /// Lets the `nth` work request from now that has any bytes complete with this status. Its queue
+    /// pair fails too.
     pub fn end_with(self, nth: u64, status: ibv_wc_status, vendor: u32) {
         lock().plan.statuses.push((nth, status, vendor));
     }
 
-    /// From now on each event of a completion queue comes twice, or no more.
+    /// Sets whether each event of a completion queue comes twice.
     pub fn double_events(self, doubled: bool) {
         lock().plan.doubled = doubled;
     }
 
     /// From now on each queue pair that is destroyed takes a receive of its shared queue with it,
-    /// as one does amid a message.
+    /// as if it had failed in the middle of a message.
     pub fn lose_receives(self) {
         lock().plan.loses_receives = true;
     }
 
-    /// From now on a queue pair gets the number of the last one that was destroyed.
+    /// From now on a new queue pair gets the number of the last one that was destroyed.
     pub fn repeat_numbers(self) {
         lock().plan.repeats_numbers = true;
     }
 
-    /// A call of this name does what it does and does not return before this is dropped:
-    /// `ibv_destroy_qp` or `ibv_reg_mr`. Or it does not begin before: `ibv_destroy_qp(first)`,
-    /// `ibv_modify_qp(RTR)` or `rdma_connect`.
+    /// Blocks calls of this name until the guard is dropped. `ibv_destroy_qp` and `ibv_reg_mr`
+    /// block after they have done their work; `ibv_destroy_qp(first)`, `ibv_modify_qp(RTR)` and
+    /// `rdma_connect` block before it.
     pub fn hold_calls(self, call: &'static str) -> HeldCalls {
         lock().plan.held.push(call);
         HeldCalls(call)
     }
 
-    /// Nothing is planned any more. Says which calls have failed by plan.
+    /// Cancels all planned failures. Returns the calls that have failed as planned.
     pub fn clear(self) -> Vec<&'static str> {
         POLLS_ARE_PLANNED.store(false, Ordering::SeqCst);
         std::mem::take(&mut lock().plan).fired
     }
 }
 
-/// Calls that do not return.
+/// A guard: the calls of this name block until it is dropped.
 #[must_use]
 pub struct HeldCalls(&'static str);
 
@@ -214,11 +216,11 @@ impl Drop for HeldCalls {
     }
 }
 
-/// One adapter, as a test reaches it.
+/// A handle by which a test controls one adapter.
 #[derive(Clone, Copy, Debug)]
 pub struct Fake(pub(super) usize);
 
-/// Nothing is carried out on the adapter until it is dropped.
+/// A guard: the adapter carries out nothing until it is dropped.
 #[must_use]
 pub struct Hold(usize);
 
@@ -232,14 +234,14 @@ impl Drop for Hold {
 }
 
 impl Fake {
-    /// From now on what is posted waits.
+    /// Suspends the adapter: posted requests wait.
     pub fn hold(self) -> Hold {
         lock().adapters[self.0].holds += 1;
         Hold(self.0)
     }
 
-    /// The device is gone, with an event: each command says `EIO`, and no completion comes any
-    /// more.
+    /// Removes the device, with an event unless the description says otherwise. Each command then
+    /// fails with `EIO`, and no more completions arrive.
     pub fn remove(self) {
         let mut fabric = lock();
         fabric.adapters[self.0].removed = true;
@@ -253,7 +255,7 @@ impl Fake {
         }
         fabric.tell(self, IBV_EVENT_DEVICE_FATAL, Element::Device);
         fabric.remove_ids(self.0);
-        // From now on its descriptor is ready without end, and reading says `EIO`.
+        // From now on the event descriptor is always readable, and reading it fails with `EIO`.
         let contexts = fabric.contexts.values();
         contexts
             .filter(|context| context.adapter == self.0)
@@ -261,24 +263,23 @@ impl Fake {
         BELL.notify_all();
     }
 
-    /// The address that a connection by rdma_cm takes.
+    /// Returns the address that a connection by rdma_cm uses.
     pub fn ip(self) -> IpAddr {
         cm::ip_of(&lock(), self.0)
     }
 
-    /// Another device of the same name comes in its place. (What was open on the last one is as it
-    /// was.)
+    /// Plugs in another device of the same name. (Handles to the removed one stay as they were.)
     pub fn put_back(self) {
         lock().adapters[self.0].removed = false;
     }
 
-    /// The first port's link goes down, or up again, with an event. Nothing reaches it, or anybody
-    /// from it, meanwhile.
+    /// Takes the first port's link down or up, with an event. A port that is down passes nothing in
+    /// either direction.
     pub fn set_port(self, up: bool) {
         self.set_port_of(1, up);
     }
 
-    /// The same of the port of this number.
+    /// Takes the link of the port with this number down or up.
     pub fn set_port_of(self, port: u8, up: bool) {
         let mut fabric = lock();
         fabric.adapters[self.0].ports_down[usize::from(port) - 1] = !up;
@@ -291,12 +292,13 @@ impl Fake {
         fabric.send_delayed();
     }
 
-    /// The subnet manager gives the port another address, or its network another MTU.
+    /// Changes the port as the subnet manager would: its address or the MTU of its network.
     pub fn change_port(self, change: impl FnOnce(&mut Description)) {
         change(&mut lock().adapters[self.0].description);
     }
 
-    /// All its queue pairs fail, with an event and no completion but flushed ones, or none at all.
+    /// Lets all queue pairs of the adapter fail, with an event. If `flushes`, their requests are
+    /// flushed; otherwise there are no completions.
     pub fn fail_queue_pairs(self, flushes: bool) {
         let mut fabric = lock();
         for qp in fabric.of_adapter(self).0 {
@@ -310,8 +312,8 @@ impl Fake {
         }
     }
 
-    /// All its queue pairs go to the state Error, as the kernel does over iWARP once the peer's TCP
-    /// connection ends: all that is posted is flushed, and no event says why.
+    /// Takes all queue pairs to the state Error, as the kernel does over iWARP once the peer's TCP
+    /// connection ends: all posted requests are flushed, and no event tells the reason.
     pub fn flush_queue_pairs(self) {
         let mut fabric = lock();
         for qp in fabric.of_adapter(self).0 {
@@ -319,7 +321,8 @@ impl Fake {
         }
     }
 
-    /// All its completion queues fail, with an event: polling them says -1 from now on.
+    /// Lets all completion queues of the adapter fail, with an event: polling them returns -1 from
+    /// now on.
     pub fn fail_completion_queues(self) {
         let mut fabric = lock();
         for cq in fabric.of_adapter(self).1 {
@@ -333,7 +336,7 @@ impl Fake {
         BELL.notify_all();
     }
 
-    /// The completion vectors of its completion queues, in order.
+    /// Returns the completion vectors of the adapter's completion queues, in order.
     pub fn completion_vectors(self) -> Vec<c_int> {
         let fabric = lock();
         let cqs = fabric.of_adapter(self).1;
@@ -342,19 +345,19 @@ impl Fake {
         vectors
     }
 
-    /// How many receives are posted to its shared receive queues.
+    /// Returns how many receives are posted to the adapter's shared receive queues.
     pub fn shared_receives(self) -> usize {
         let fabric = lock();
         let srqs = fabric.srqs_of(self);
         srqs.iter().map(|srq| fabric.srqs[srq].receives.len()).sum()
     }
 
-    /// How many shared receive queues it has.
+    /// Returns the number of the adapter's shared receive queues.
     pub fn shared_queues(self) -> usize {
         lock().srqs_of(self).len()
     }
 
-    /// A completion that nothing was posted for, in each of its completion queues.
+    /// Adds a completion without a posted request to each of the adapter's completion queues.
     pub fn stray(self, wc: Wc) {
         let mut fabric = lock();
         for cq in fabric.of_adapter(self).1 {
@@ -362,7 +365,7 @@ impl Fake {
         }
     }
 
-    /// So many events from each of its completion queues, though nothing has completed.
+    /// Raises `count` events of each completion queue, although nothing has completed.
     pub fn spurious_events(self, count: usize) {
         let mut fabric = lock();
         for cq in fabric.of_adapter(self).1 {
@@ -370,14 +373,15 @@ impl Fake {
         }
     }
 
-    /// The numbers of its queue pairs.
+    /// Returns the numbers of the adapter's queue pairs.
     pub fn queue_pairs(self) -> Vec<u32> {
         let fabric = lock();
         let numbers = fabric.of_adapter(self).0;
         numbers.iter().map(|qp| fabric.qps[qp].number).collect()
     }
 
-    /// How many work requests and receives are posted to its queue pairs and not carried out.
+    /// Returns how many work requests and receives are posted to the adapter's queue pairs and not
+    /// yet carried out.
     pub fn posted(self) -> (usize, usize) {
         let fabric = lock();
         let qps = fabric.of_adapter(self).0;
@@ -388,7 +392,7 @@ impl Fake {
         qps.iter().fold((0, 0), count)
     }
 
-    /// The access flags of its queue pairs that were set, and how far each has got.
+    /// Returns the state and the access flags of each of the adapter's queue pairs.
     pub fn permissions(self) -> Vec<(ibv_qp_state, u32)> {
         let fabric = lock();
         let qps = fabric.of_adapter(self).0;
@@ -396,8 +400,8 @@ impl Fake {
         qps.iter().map(permissions).collect()
     }
 
-    /// What was set of its queue pairs that are connected: the attributes, with the index of the
-    /// partition key, and the bytes that may be inline.
+    /// Returns the attributes of the adapter's connected queue pairs, with the partition key index,
+    /// and the maximum number of inline bytes of each.
     pub fn connected(self) -> Vec<(ibv_qp_attr, u32)> {
         let fabric = lock();
         let qps = fabric.of_adapter(self).0;
@@ -412,8 +416,7 @@ impl Fake {
         qps.filter(|qp| qp.state == IBV_QPS_RTS).map(of).collect()
     }
 
-    /// The regions that a queue pair with the same protection domain as one with these flags
-    /// reaches: address, length and access flags of each.
+    /// Returns all memory regions that are registered with the adapter.
     pub fn regions(self) -> Vec<Region> {
         let fabric = lock();
         let here = |context: &usize| {
@@ -437,10 +440,10 @@ impl Fake {
     }
 }
 
-/// A registration.
+/// A registered memory region.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// Which protection domain; equal for those of the same.
+    /// The protection domain: equal for regions of the same domain.
     pub pd: usize,
     pub addr: u64,
     pub len: u64,
@@ -449,7 +452,7 @@ pub struct Region {
 }
 
 impl Fabric {
-    /// The queue pairs and the completion queues of an adapter.
+    /// Returns the queue pairs and the completion queues of an adapter.
     fn of_adapter(&self, fake: Fake) -> (Vec<usize>, Vec<usize>) {
         let here = |context: &usize| {
             self.contexts
@@ -475,7 +478,7 @@ impl Fabric {
         srqs.map(|(&address, _)| address).collect()
     }
 
-    /// An event for each context of the adapter.
+    /// Raises an event for each context of the adapter.
     fn tell(&mut self, fake: Fake, kind: ibv_event_type, element: Element) {
         let contexts = self.contexts.iter().filter(|(_, c)| c.adapter == fake.0);
         let contexts: Vec<usize> = contexts.map(|(&address, _)| address).collect();

@@ -1,4 +1,4 @@
-//! Who may touch which memory, and what does.
+//! Access checks for registered memory, and the copies between its pieces.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,8 @@ use tokio_doca::verbs::ffi::IBV_WR_ATOMIC_FETCH_AND_ADD;
 use super::fabric::Fabric;
 use super::pair::{Send, Sge};
 
-/// Memory that was checked: it is registered, and stays so while the fabric's lock is held.
+/// Pieces of memory that were checked: they are registered, and stay so while the fabric's lock is
+/// held.
 pub(super) struct Pieces(Vec<(usize, usize)>);
 
 impl Pieces {
@@ -22,8 +23,8 @@ impl Pieces {
 }
 
 impl Fabric {
-    /// The local side of a request; `None` if a piece is not registered in this protection domain,
-    /// or does not permit this.
+    /// Returns the local pieces of a request; `None` if a piece is not registered in this
+    /// protection domain, or does not permit this access.
     pub(super) fn gathered(&self, pd: usize, sges: &[Sge], flag: u32) -> Option<Pieces> {
         let piece = |sge: &Sge| {
             let mr = self.mrs.get(self.by_lkey.get(&sge.lkey)?)?;
@@ -34,7 +35,7 @@ impl Fabric {
         pieces.collect::<Option<Vec<_>>>().map(Pieces)
     }
 
-    /// Whether a peer may do this to memory that it names by an rkey.
+    /// Returns true if a peer may access memory in this way by an rkey.
     pub(super) fn is_granted(&self, pd: usize, rkey: u32, addr: u64, len: u64, flag: u32) -> bool {
         let mr = self.by_rkey.get(&rkey).and_then(|mr| self.mrs.get(mr));
         mr.is_some_and(|mr| mr.pd == pd && mr.covers(addr, len, flag))
@@ -49,7 +50,7 @@ impl super::fabric::Mr {
     }
 }
 
-/// From one side to the other, as far as `from` goes.
+/// Copies all bytes of `from` to `to`.
 pub(super) fn copy(from: &Pieces, to: &Pieces) {
     let (mut sources, mut targets) = (from.0.iter().copied(), to.0.iter().copied());
     let (mut source, mut target) = (sources.next(), targets.next());
@@ -75,10 +76,10 @@ pub(super) fn copy(from: &Pieces, to: &Pieces) {
     }
 }
 
-/// Changes the eight bytes of the peer's, and says what they were.
+/// Changes eight bytes of the peer's memory, and returns their old value.
 pub(super) fn atomic(send: &Send) -> u64 {
     let place: *const AtomicU64 = ptr::with_exposed_provenance(send.remote as usize);
-    // SAFETY: eight bytes of registered memory, aligned: both were checked.
+    // SAFETY: eight aligned bytes of registered memory, which was checked before.
     let word = unsafe { &*place };
     if send.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD {
         return word.fetch_add(send.compare_add, Ordering::SeqCst);

@@ -1,20 +1,21 @@
-//! A fake of libibverbs and of adapters behind it, for the table that the provider calls.
+//! A fake of libibverbs with adapters behind it, for the function table that the provider calls.
 //!
-//! It is what the man pages have, to the letter, and no more than they promise:
+//! It behaves exactly as the man pages say, and promises no more than they do:
 //!
-//! - A queue pair reaches those that its path leads to, of any adapter here. Requests are carried
-//!   out in order; keys, ranges, protection domains and permissions are checked; the first that
-//!   fails takes its queue pair to the state Error, and, if the peer refused it, the peer's too.
-//! - Fields of completions that are not valid are spoilt, limits are not rounded up, lkey and rkey
-//!   are two numbers.
-//! - A place in a queue is free again when the completion of its request, or of a later one, was
-//!   polled.
-//! - A completion queue notifies once per request, for completions that come after it. Overrun
-//!   kills it.
-//! - What no caller may do is a sin, and fails the test at its end: destroying what is in use,
-//!   using what was destroyed, overrun, what the library would wait for without end.
+//! - A queue pair reaches the queue pairs that its path leads to, on any adapter of the world.
+//!   Requests are carried out in order; keys, ranges, protection domains and permissions are
+//!   checked. The first request that fails takes its queue pair to the state Error and, if the peer
+//!   refused the request, the peer's queue pair too.
+//! - Invalid fields of completions hold garbage, limits are not rounded up, and lkey and rkey
+//!   differ.
+//! - A queue entry is free again once the completion of its request, or of a later one, was polled.
+//! - A completion queue notifies once per request, for completions that come after the request. An
+//!   overrun breaks it.
+//! - A call that no caller may make is a sin, which fails the test at its end: destroying an object
+//!   in use, using a destroyed object, an overrun, or a call that would block for ever in the real
+//!   library.
 //!
-//! A test has a [`World`], and there is one at a time.
+//! A test has a [`World`]; only one exists at a time.
 #![expect(unsafe_code, reason = "it is C in shape")]
 #![allow(
     dead_code,
@@ -52,8 +53,8 @@ pub use faults::{Fake, Faults, HeldCalls, Hold, Region};
 
 static ONE: Mutex<()> = Mutex::new(());
 
-/// The adapters of a test. When it is dropped nothing of them may be left, and nobody may have
-/// sinned.
+/// The adapters of a test. Dropping it fails the test if an object was not destroyed or a sin was
+/// recorded.
 pub struct World {
     threads: Vec<JoinHandle<()>>,
     leaks: bool,
@@ -89,7 +90,7 @@ impl World {
         }
     }
 
-    /// Something is left at the end, since it could not be destroyed.
+    /// Expects that some objects cannot be destroyed, and are left at the end.
     pub fn expect_leaks(&mut self) {
         self.leaks = true;
     }
@@ -102,7 +103,7 @@ impl World {
         Faults
     }
 
-    /// The adapter of this name.
+    /// Returns the adapter of this name.
     pub fn fake(&self, name: &str) -> Fake {
         let fabric = lock();
         let found = fabric
@@ -112,50 +113,50 @@ impl World {
         Fake(found.expect("an adapter of this name"))
     }
 
-    /// How often this was called.
+    /// Returns how often this function was called.
     pub fn calls(&self, name: &str) -> u64 {
         lock().calls.get(name).copied().unwrap_or(0)
     }
 
-    /// How often completion queues were polled.
+    /// Returns how often completion queues were polled.
     pub fn polls(&self) -> u64 {
         fabric::POLLS.load(Relaxed)
     }
 
-    /// How many work requests were carried out.
+    /// Returns how many work requests were carried out.
     pub fn carried_out(&self) -> u64 {
         lock().carried_out
     }
 
-    /// What nobody may do and somebody did; it does not fail the test any more.
+    /// Returns the recorded sins, and clears them, so that they no longer fail the test.
     pub fn sins(&self) -> Vec<String> {
         std::mem::take(&mut lock().sins)
     }
 
-    /// Forks while no other thread of the fake's does anything, so that the child can ask it.
+    /// Forks while all other threads of the fake are idle, so that the child can use the fake.
     pub fn fork(&self) -> libc::pid_t {
         let _fabric = lock();
-        // SAFETY: what the child may do is the caller's duty.
+        // SAFETY: the caller makes sure that the child only does what it may.
         unsafe { libc::fork() }
     }
 
-    /// How many objects nobody destroyed yet.
+    /// Returns how many objects are not destroyed yet.
     pub fn live_objects(&self) -> usize {
         lock().live().iter().map(|(_, count)| count).sum()
     }
 
-    /// Waits until nothing is left.
+    /// Waits until all objects are destroyed.
     pub fn wait_until_empty(&self) {
         let left = self.left_after(LIMIT);
         assert!(left.is_empty(), "these were not destroyed: {left:?}");
     }
 
-    /// Waits until all that is posted to a device has been carried out, or waits for the peer.
+    /// Waits until at least `sends` requests are posted to a device and not yet carried out.
     pub fn wait_until_posted(&self, fake: Fake, sends: usize) {
         block_until("all requests are posted", || fake.posted().0 >= sends);
     }
 
-    /// What is left when nothing is, or after so long.
+    /// Waits until all objects are destroyed, at most for `limit`. Returns those that are left.
     fn left_after(&self, limit: Duration) -> Vec<(&'static str, usize)> {
         let end = Instant::now() + limit;
         let mut fabric = lock();
@@ -189,7 +190,7 @@ impl Drop for World {
         let ended: Vec<bool> = threads.map(|thread| thread.join().is_ok()).collect();
         self.faults().clear();
         if failed || !left.is_empty() {
-            // Somebody may still use the objects: they are leaked, with what the test had.
+            // A thread may still use the objects, so they are leaked.
             lock().abandon();
             assert!(failed || self.leaks, "these were not destroyed: {left:?}");
             return;

@@ -1,5 +1,5 @@
-//! The states of a queue pair, and what has to be given on the way (ibv_modify_qp(3), and the
-//! kernel's table for RC).
+//! The states of a queue pair, and the attributes that each transition needs (ibv_modify_qp(3), and
+//! the kernel's table for RC).
 
 use tokio_doca::verbs::ffi::ibv_qp_attr_mask as mask;
 use tokio_doca::verbs::ffi::*;
@@ -20,7 +20,8 @@ const RTS: u32 = mask::IBV_QP_TIMEOUT.0
     | mask::IBV_QP_SQ_PSN.0
     | mask::IBV_QP_MAX_QP_RD_ATOMIC.0;
 
-/// What is required, and what is allowed beside it; `None` if there is no such way.
+/// Returns the required and the optional attributes of a transition; `None` if there is no such
+/// transition.
 fn way(from: ibv_qp_state, to: ibv_qp_state) -> Option<(u32, u32)> {
     let cur = mask::IBV_QP_CUR_STATE.0;
     let path = mask::IBV_QP_ALT_PATH.0 | mask::IBV_QP_PATH_MIG_STATE.0;
@@ -53,7 +54,7 @@ impl Fabric {
         let (from, adapter) = (qp.state, qp.adapter);
         let (mut required, allowed) = way(from, to).ok_or(libc::EINVAL)?;
         if self.adapters[adapter].description.is_iwarp() {
-            // It has no partitions, and its connections say the port.
+            // iWARP has no partitions, and its connections determine the port.
             required &= !(mask::IBV_QP_PKEY_INDEX.0 | mask::IBV_QP_PORT.0);
         }
         let given = given & !mask::IBV_QP_STATE.0;
@@ -97,10 +98,10 @@ impl Fabric {
         }
         match to {
             IBV_QPS_ERR => self.fail_qp(address),
-            // As siw does.
+            // The siw driver ignores this transition too.
             IBV_QPS_RESET if self.adapters[adapter].description.is_iwarp() => {}
             IBV_QPS_RESET => {
-                // What was posted is forgotten, and nothing tells of it.
+                // Posted requests are dropped without completions.
                 qp.state = IBV_QPS_RESET;
                 qp.access = 0;
                 qp.sends.clear();
@@ -118,7 +119,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Whether a queue pair of this port takes the attributes.
+    /// Checks that a queue pair of this port accepts the attributes.
     fn check(
         &self,
         (adapter, port): (usize, u8),
@@ -130,7 +131,7 @@ impl Fabric {
         let has = |flag: mask| given & flag.0 != 0;
         let path = &attr.ah_attr;
         let is_path = match description.link {
-            // Each path has an address here.
+            // Each path over Ethernet has a GID.
             Link::Ethernet => path.is_global == 1,
             Link::InfiniBand(_) => path.dlid != 0,
         };
@@ -164,14 +165,15 @@ impl Fabric {
         fits.then_some(()).ok_or(libc::EINVAL)
     }
 
-    /// To the state Error: what is posted is flushed by and by.
+    /// Takes the queue pair to the state Error: posted requests are flushed later, by the adapter's
+    /// thread.
     pub(super) fn fail_qp(&mut self, address: usize) {
         if let Some(qp) = self.qps.get_mut(&address) {
             let was = std::mem::replace(&mut qp.state, IBV_QPS_ERR);
             let (context, srq) = (qp.context, qp.srq);
             qp.waits_until = None;
             self.wake(address);
-            // It takes no receives any more, and has flushed none of those of the shared queue.
+            // The queue pair takes no more receives, and has not flushed any of the shared queue.
             if srq != 0 && was != IBV_QPS_ERR {
                 self.raise(context, IBV_EVENT_QP_LAST_WQE_REACHED, Element::Qp(address));
             }

@@ -1,4 +1,4 @@
-//! Queue pairs: how they are made and go, and what is posted to them.
+//! Queue pairs: creation, destruction, and posting of requests.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -11,7 +11,7 @@ use tokio_doca::verbs::ffi::*;
 use super::control::{fill, fresh, number, object};
 use super::fabric::{BELL, Element, Errno, Fabric, call, lock, wait_while_held};
 
-/// A caller that acknowledges nothing for so long has forgotten it.
+/// After this time without an acknowledgement the caller is assumed to have forgotten it.
 const FORGOTTEN: Duration = super::LIMIT;
 
 pub(super) struct Qp {
@@ -21,30 +21,30 @@ pub(super) struct Qp {
     pub(super) pd: usize,
     pub(super) send_cq: usize,
     pub(super) recv_cq: usize,
-    /// 0 if it has receives of its own.
+    /// The shared receive queue, or 0 if the queue pair has its own receives.
     pub(super) srq: usize,
     pub(super) cap: ibv_qp_cap,
     pub(super) all_signaled: bool,
     pub(super) state: ibv_qp_state,
-    /// What `ibv_modify_qp` has set so far.
+    /// The attributes that `ibv_modify_qp` has set so far.
     pub(super) attr: ibv_qp_attr,
     pub(super) access: u32,
     pub(super) pkey_index: u16,
     pub(super) port: u8,
     pub(super) sends: VecDeque<Send>,
     pub(super) sends_posted: u64,
-    /// Requests whose places are free again.
+    /// Number of sends whose queue entries are free again.
     pub(super) sends_freed: u64,
     pub(super) receives: VecDeque<Receive>,
     pub(super) receives_posted: u64,
     pub(super) receives_freed: u64,
-    /// The next packet's.
+    /// The number of the next packet.
     pub(super) sq_psn: u32,
     pub(super) rq_psn: u32,
-    /// How often the oldest request was sent in vain.
+    /// How often the oldest request was sent without an answer.
     pub(super) silences: u8,
     pub(super) not_ready: u8,
-    /// Nothing is sent before.
+    /// Nothing is sent before this time.
     pub(super) waits_until: Option<Instant>,
     pub(super) async_unacked: usize,
 }
@@ -62,9 +62,9 @@ pub(super) struct Send {
     pub(super) opcode: ibv_wr_opcode,
     pub(super) signaled: bool,
     pub(super) sges: Vec<Sge>,
-    /// The data itself, if it was posted inline.
+    /// A copy of the data if it was posted inline.
     pub(super) data: Option<Vec<u8>>,
-    /// Big-endian.
+    /// The immediate, in big-endian order.
     pub(super) imm: u32,
     pub(super) remote: u64,
     pub(super) rkey: u32,
@@ -78,7 +78,7 @@ pub(super) struct Receive {
     pub(super) sges: Vec<Sge>,
 }
 
-/// No number comes back soon.
+/// Returns a queue pair number that was not used recently.
 fn fresh_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0x1234);
     NEXT.fetch_add(3, Ordering::Relaxed) & 0xff_ffff
@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn create_qp(
         };
         let adapter = fabric.adapter("ibv_create_qp", context)?;
         let description = &fabric.adapters[adapter].description;
-        // SAFETY: the caller's struct.
+        // SAFETY: the caller passes a valid struct.
         let init = unsafe { *init };
         let cap = init.cap;
         let most = |asked: u32, limit: u32| asked <= limit;
@@ -174,8 +174,8 @@ pub(super) unsafe extern "C" fn create_qp(
     object(made)
 }
 
-/// Nothing of it touches memory once this has returned: what is carried out is so under the
-/// fabric's lock.
+/// Destroys a queue pair. Once this has returned, the adapter no longer accesses memory for it,
+/// since requests are carried out under the fabric's lock.
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     wait_while_held(lock(), "ibv_destroy_qp(first)");
     let done = call("ibv_destroy_qp").and_then(|mut fabric| {
@@ -231,7 +231,7 @@ pub(super) unsafe extern "C" fn modify_qp(
     attr: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: the caller's struct.
+    // SAFETY: the caller passes a valid struct.
     let attr = unsafe { *attr };
     let mask = mask as u32;
     let has_state = mask & ibv_qp_attr_mask::IBV_QP_STATE.0 != 0;
@@ -240,10 +240,10 @@ pub(super) unsafe extern "C" fn modify_qp(
         IBV_QPS_ERR if has_state => "ibv_modify_qp(ERR)",
         _ => "ibv_modify_qp",
     };
-    // SAFETY: the caller's object.
+    // SAFETY: the caller passes a valid queue pair.
     let own_number = unsafe { (*qp).qp_num };
     if has_state && attr.qp_state == IBV_QPS_RTR && attr.dest_qp_num != own_number {
-        // The kernel may look for the peer's address here.
+        // The kernel may resolve the peer's address in this transition.
         let name = "ibv_modify_qp(RTR)";
         let mut fabric = lock();
         *fabric.calls.entry(name).or_insert(0) += 1;
@@ -262,25 +262,25 @@ pub(super) unsafe extern "C" fn modify_qp(
             fabric.qps[&address].state
         };
         fabric.modify(address, to, &attr, mask)?;
-        // SAFETY: an object that was found. The library sets it here too.
+        // SAFETY: an object that was found above. The real library sets the state here too.
         unsafe { (*qp).state = to };
         Ok(())
     });
     number(done)
 }
 
-/// Work requests of a list, one after the other.
+/// Returns the work requests of a list, in order.
 ///
 /// # Safety
 ///
-/// Each of `next` is a request, or null at the end.
+/// Each pointer that `next` returns is a request, or null at the end.
 pub(super) unsafe fn requests<T: Copy>(
     first: *mut T,
     next: fn(&T) -> *mut T,
 ) -> impl Iterator<Item = (*mut T, T)> {
     let mut at = first;
     std::iter::from_fn(move || {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees that this is a request or null.
         let request = unsafe { at.as_ref() }.copied()?;
         let place = std::mem::replace(&mut at, next(&request));
         Some((place, request))
@@ -289,12 +289,12 @@ pub(super) unsafe fn requests<T: Copy>(
 
 /// # Safety
 ///
-/// So many elements are there.
+/// `list` has `count` elements.
 pub(super) unsafe fn sges(list: *const ibv_sge, count: c_int) -> Vec<Sge> {
     if count <= 0 {
         return Vec::new();
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees that there are `count` elements.
     let list = unsafe { std::slice::from_raw_parts(list, count as usize) };
     let sge = |sge: &ibv_sge| Sge {
         addr: sge.addr,
@@ -310,7 +310,7 @@ pub(super) unsafe extern "C" fn post_send(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     *lock().calls.entry("lists of sends").or_insert(0) += 1;
-    // SAFETY: a list of the caller's, which ends with null.
+    // SAFETY: a list of the caller, which ends with null.
     for (place, request) in unsafe { requests(first, |request| request.next) } {
         // SAFETY: as ibv_post_send(3) demands of the caller.
         let list = unsafe { sges(request.sg_list, request.num_sge) };
@@ -336,7 +336,7 @@ pub(super) unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     *lock().calls.entry("lists of receives").or_insert(0) += 1;
-    // SAFETY: a list of the caller's, which ends with null.
+    // SAFETY: a list of the caller, which ends with null.
     for (place, request) in unsafe { requests(first, |request| request.next) } {
         let posted = call("ibv_post_recv").and_then(|mut fabric| {
             // SAFETY: as ibv_post_recv(3) demands of the caller.
@@ -350,7 +350,7 @@ pub(super) unsafe extern "C" fn post_recv(
     rung("ibv_post_recv(doorbell)", bad)
 }
 
-/// Everything is queued, and the adapter is told of it.
+/// Rings the doorbell after all requests of a list were queued; fails if that is planned.
 pub(super) fn rung<T>(call: &'static str, bad: *mut *mut T) -> c_int {
     let Some(errno) = lock().plan.failure(call) else {
         return 0;
@@ -362,7 +362,7 @@ pub(super) fn rung<T>(call: &'static str, bad: *mut *mut T) -> c_int {
 impl Fabric {
     /// # Safety
     ///
-    /// The list is there, and what is posted inline.
+    /// The request's list of pieces is valid, and so is its inline data.
     unsafe fn post_send(&mut self, address: usize, request: &ibv_send_wr) -> Result<(), Errno> {
         let Some(qp) = self.qps.get_mut(&address) else {
             return Err(self.unknown("ibv_post_send", address));
@@ -401,7 +401,7 @@ impl Fabric {
         if qp.sends_posted - qp.sends_freed >= qp.cap.max_send_wr.into() {
             return Err(libc::ENOMEM);
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees a valid list.
         let sges = unsafe { sges(request.sg_list, request.num_sge) };
         let len: u64 = sges.iter().map(|sge| sge.len).sum();
         if inline && request.num_sge > 1 {
@@ -413,7 +413,8 @@ impl Fabric {
         }
         let data = inline.then(|| {
             let piece = |sge: &Sge| {
-                // SAFETY: as the caller promises: inline data is read now.
+                // SAFETY: the caller guarantees that the inline data, which is copied now, is
+                // valid.
                 unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.len as usize) }
                     .to_vec()
             };
@@ -423,9 +424,9 @@ impl Fabric {
                 .collect()
         });
         let imm = request.imm_data;
-        // SAFETY: any bytes are numbers.
+        // SAFETY: any bytes are valid integers.
         let atomic = unsafe { request.wr.atomic };
-        // SAFETY: as above.
+        // SAFETY: any bytes are valid integers.
         let rdma = unsafe { request.wr.rdma };
         qp.sends.push_back(Send {
             number: qp.sends_posted,
@@ -447,7 +448,7 @@ impl Fabric {
 
     /// # Safety
     ///
-    /// The list is there.
+    /// The request's list of pieces is valid.
     unsafe fn post_recv(&mut self, address: usize, request: &ibv_recv_wr) -> Result<(), Errno> {
         let Some(qp) = self.qps.get_mut(&address) else {
             return Err(self.unknown("ibv_post_recv", address));
@@ -458,7 +459,7 @@ impl Fabric {
         }
         let fits = request.num_sge >= 0 && request.num_sge as u32 <= qp.cap.max_recv_sge;
         let fits = fits && qp.srq == 0;
-        // As libsiw does.
+        // libsiw refuses receives without pieces too.
         let is_iwarp = self.adapters[qp.adapter].description.is_iwarp();
         let fits = fits && (!is_iwarp || request.num_sge > 0);
         if qp.state == IBV_QPS_RESET || !fits {
@@ -470,7 +471,7 @@ impl Fabric {
         qp.receives.push_back(Receive {
             number: qp.receives_posted,
             wr_id: request.wr_id,
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees a valid list.
             sges: unsafe { sges(request.sg_list, request.num_sge) },
         });
         qp.receives_posted += 1;

@@ -1,5 +1,5 @@
-//! Shared receive queues: receives that any queue pair takes, in the order in which they were
-//! posted.
+//! Shared receive queues: any of their queue pairs takes the receives, in the order in which they
+//! were posted.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -16,10 +16,10 @@ pub(super) struct Srq {
     pub(super) receives: VecDeque<Receive>,
     max_wr: u32,
     posted: u64,
-    /// Places that are taken. One is free again when its completion was polled, or was dropped with
-    /// its queue pair.
+    /// Entries in use. An entry is free again once its completion was polled, or dropped with its
+    /// queue pair.
     pub(super) used: u32,
-    /// An event comes when fewer are left; 0 for none.
+    /// An event is raised once fewer receives than this are left; 0 for none.
     limit: u32,
     pub(super) qps: usize,
     pub(super) async_unacked: usize,
@@ -34,7 +34,7 @@ pub(super) unsafe extern "C" fn create_srq(
             return Err(fabric.unknown("ibv_create_srq", pd as usize));
         };
         let adapter = fabric.adapter("ibv_create_srq", context)?;
-        // SAFETY: the caller's struct.
+        // SAFETY: the caller passes a valid struct.
         let init = unsafe { *init };
         let most = fabric.adapters[adapter].description.max_srq_wr;
         if init.attr.max_wr == 0 || init.attr.max_wr > most || init.attr.max_sge != 1 {
@@ -71,7 +71,7 @@ pub(super) unsafe extern "C" fn modify_srq(
         let Some(state) = fabric.srqs.get_mut(&(srq as usize)) else {
             return Err(fabric.unknown("ibv_modify_srq", srq as usize));
         };
-        // SAFETY: the caller's struct.
+        // SAFETY: the caller passes a valid struct.
         let limit = unsafe { (*attr).srq_limit };
         if mask as u32 != ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 || limit > state.max_wr {
             return Err(libc::EINVAL);
@@ -108,7 +108,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: a list of the caller's, which ends with null.
+    // SAFETY: a list of the caller, which ends with null.
     for (place, request) in unsafe { requests(first, |request| request.next) } {
         let posted = call("ibv_post_srq_recv").and_then(|mut fabric| {
             // SAFETY: as ibv_post_srq_recv(3) demands of the caller.
@@ -125,7 +125,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
 impl Fabric {
     /// # Safety
     ///
-    /// The list is there.
+    /// The request's list of pieces is valid.
     unsafe fn post_srq_recv(&mut self, address: usize, request: &ibv_recv_wr) -> Result<(), Errno> {
         let Some(srq) = self.srqs.get_mut(&address) else {
             return Err(self.unknown("ibv_post_srq_recv", address));
@@ -139,14 +139,14 @@ impl Fabric {
         srq.receives.push_back(Receive {
             number: srq.posted,
             wr_id: request.wr_id,
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees a valid list.
             sges: unsafe { sges(request.sg_list, request.num_sge) },
         });
         (srq.posted, srq.used) = (srq.posted + 1, srq.used + 1);
         Ok(())
     }
 
-    /// Tells of a queue that has fewer receives than was asked for: once.
+    /// Raises an event, once, if the queue has fewer receives than its limit.
     pub(super) fn check_limit(&mut self, address: usize) {
         let Some(srq) = self.srqs.get_mut(&address) else {
             return;
@@ -158,7 +158,7 @@ impl Fabric {
         }
     }
 
-    /// A receive is taken by a message that never ends: its queue pair fails amid it.
+    /// Removes a receive, as if a queue pair had failed in the middle of a message to it.
     pub(super) fn lose_receive(&mut self, address: usize) {
         if let Some(srq) = self.srqs.get_mut(&address) {
             srq.receives.pop_front();

@@ -1,4 +1,4 @@
-//! What carries work requests out: a thread for each adapter, one request at a time, under the
+//! Execution of work requests: a thread for each adapter carries them out one by one, under the
 //! fabric's lock.
 
 use std::sync::{Arc, PoisonError};
@@ -11,36 +11,35 @@ use super::fabric::{Element, Entry, Fabric, Place, lock};
 use super::memory::{Pieces, atomic, copy};
 use super::pair::{Qp, Receive, Send};
 
-/// What the fields of a completion hold that are not valid.
+/// The value of invalid fields of a completion.
 const SPOILT: u32 = 0xdead_beef;
 const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-/// A vendor's code.
+/// An error code of the vendor.
 const VENDOR: u32 = 0x88;
 
-/// What became of a request that was sent.
+/// The result of sending a request.
 enum Outcome {
-    /// So many bytes were moved.
+    /// The request moved this many bytes.
     Done(u64),
-    /// It was found wrong here.
+    /// This side found the request invalid.
     Local(ibv_wc_status),
-    /// The peer refused it, and has failed.
+    /// The peer refused the request, and has failed.
     Refused(ibv_wc_status),
-    /// The peer has no receive: again after its timer.
+    /// The peer has no receive: this side tries again after the peer's timer.
     NotReady(Duration),
-    /// Nobody answers.
+    /// No peer answers.
     Silence,
 }
 use Outcome::*;
 
-/// How long a queue pair that is not ready has the other wait, in microseconds: the table of the
-/// InfiniBand specification.
+/// Receiver-not-ready timers in microseconds, from the table of the InfiniBand specification.
 const RNR: [u64; 32] = [
     655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840,
     5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122_880, 163_840, 245_760,
     327_680, 491_520,
 ];
 
-/// The adapter's thread, until the test is over.
+/// Runs the adapter's thread until the test ends.
 pub(super) fn run(adapter: usize) {
     let mut fabric = lock();
     let work = Arc::clone(&fabric.adapters[adapter].work);
@@ -66,7 +65,7 @@ pub(super) fn run(adapter: usize) {
         let next = if idle { None } else { this.run.pop_front() };
         if let Some(qp) = next {
             fabric.step(qp);
-            // Others come in between.
+            // Releases the lock, so that other threads get a turn.
             drop(fabric);
             fabric = lock();
             continue;
@@ -84,7 +83,7 @@ pub(super) fn run(adapter: usize) {
 }
 
 impl Fabric {
-    /// Goes on with a queue pair.
+    /// Does the next step of a queue pair.
     fn step(&mut self, address: usize) {
         let Some(qp) = self.qps.get_mut(&address) else {
             return;
@@ -104,7 +103,7 @@ impl Fabric {
         }
     }
 
-    /// Everything that is posted to a queue pair that has failed.
+    /// Completes all requests and receives of a failed queue pair as flushed.
     fn flush(&mut self, address: usize) {
         let qp = self.qps.get_mut(&address).expect("found by the caller");
         let (sends, receives) = (
@@ -145,8 +144,8 @@ impl Fabric {
                 IBV_WC_RNR_RETRY_EXC_ERR
             }
             Silence => {
-                // After the last attempt there is time for an answer too. 0 is for ever: it is sent
-                // once more now and then.
+                // After the last attempt there is time for an answer too. A timeout of 0 means that
+                // requests are repeated for ever.
                 let endless = qp.attr.timeout == 0;
                 let last = !endless && qp.silences > qp.attr.retry_cnt;
                 qp.silences = qp.silences.saturating_add(1);
@@ -171,10 +170,10 @@ impl Fabric {
         }
     }
 
-    /// Who answers to what this queue pair sends.
+    /// Returns the queue pair that receives the packets of `qp`.
     fn peer(&self, qp: &Qp) -> Option<usize> {
         let path = &qp.attr.ah_attr;
-        // SAFETY: any sixteen bytes are an address.
+        // SAFETY: any sixteen bytes are a valid GID.
         let to = unsafe { path.grh.dgid.raw };
         let here = &self.adapters[qp.adapter];
         let one = here.description.port(qp.port)?;
@@ -218,7 +217,7 @@ impl Fabric {
         }
         let mut flag = if reads { LOCAL_WRITE } else { 0 };
         if send.opcode == IBV_WR_RDMA_READ && self.adapters[qp.adapter].description.is_iwarp() {
-            // The peer answers by a write (RFC 5040).
+            // An iWARP peer answers a read with a write (RFC 5040).
             flag |= ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
         }
         let local = match &send.data {
@@ -271,7 +270,7 @@ impl Fabric {
                     return failed;
                 }
                 if is_write {
-                    // The receive's completion comes after the data: both are under one lock.
+                    // The lock makes the data visible before the receive's completion.
                     copy(&local, &remote);
                 }
             }
@@ -282,7 +281,8 @@ impl Fabric {
         Done(len)
     }
 
-    /// A message ends the oldest receive of the peer's; the data of a write goes elsewhere.
+    /// Completes the oldest receive of the peer with a message, or with a write that has an
+    /// immediate; the data of a write goes to its own destination.
     fn arrive(
         &mut self,
         peer: usize,
@@ -313,8 +313,8 @@ impl Fabric {
             };
             if let Some((here, there)) = fails {
                 self.complete_receive(peer, &receive, Err((here, VENDOR)));
-                // The completion tells of it: an event comes where there is none (InfiniBand
-                // specification, 10.10.2).
+                // The completion reports the error; an event is raised only where no completion
+                // does (InfiniBand specification, 10.10.2).
                 self.fail_qp(peer);
                 return Some(Refused(there));
             }
@@ -323,7 +323,7 @@ impl Fabric {
         None
     }
 
-    /// The peer says no, and fails.
+    /// Refuses a request on the peer's side: the peer's queue pair fails.
     fn refuse(&mut self, peer: usize, status: ibv_wc_status) -> Outcome {
         self.fail_qp(peer);
         let there = &self.qps[&peer];
@@ -338,7 +338,7 @@ impl Fabric {
         Refused(status)
     }
 
-    /// Of a request that succeeds, unless it is signalled, nobody is told.
+    /// Completes a request. One that succeeds has a completion only if it is signaled.
     fn complete_send(
         &mut self,
         address: usize,
@@ -430,13 +430,14 @@ impl Send {
     }
 }
 
-/// How many packets a request takes.
+/// Returns the number of packets of a request.
 fn packets(qp: &Qp, send: &Send) -> u32 {
     let mtu = 128u64 << qp.attr.path_mtu;
     send.len().div_ceil(mtu).max(1) as u32
 }
 
-/// Of a completion that failed four fields are valid, and of others not all.
+/// Returns a completion whose invalid fields are spoilt. Only four fields of a failed one are
+/// valid.
 fn spoilt(wr_id: u64, qp_num: u32, error: Option<(ibv_wc_status, u32)>) -> Wc {
     let (status, vendor_err) = error.unwrap_or((IBV_WC_SUCCESS, 0));
     Wc {
