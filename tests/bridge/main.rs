@@ -1,4 +1,4 @@
-//! A program that is linked to libibverbs in the usual way and this crate share a protection
+//! Tests that a program linked to libibverbs in the usual way and this crate can share a protection
 //! domain.
 #![expect(unsafe_code, reason = "calls libibverbs as a program in C does")]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "it is C in Rust")]
@@ -15,7 +15,7 @@ use tokio_doca::{
 
 const LEN: usize = 4096;
 
-/// What the program has: an open device, and its domain.
+/// The objects of the program: an open device and a protection domain.
 struct Program {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -41,11 +41,12 @@ impl Program {
         }
     }
 
-    /// Writes from the crate's memory to its own, by a queue pair that is connected to itself.
+    /// Writes from the crate's memory to the program's own, by a queue pair that is connected to
+    /// itself.
     fn writes(&self, from: (u64, u32), to: &mut [u8]) {
         let remote =
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-        // SAFETY: as the man pages have it; all is destroyed here.
+        // SAFETY: follows the man pages; every object is destroyed here.
         unsafe {
             let mr = ibv_reg_mr(self.pd, to.as_mut_ptr().cast(), to.len(), remote.0 as i32);
             assert!(!mr.is_null());
@@ -93,10 +94,10 @@ impl Program {
 
     /// # Safety
     ///
-    /// A queue pair of this program's, in the state RESET.
+    /// `qp` is a queue pair of this program in the state RESET.
     unsafe fn connect(&self, qp: *mut ibv_qp, remote: ibv_access_flags) {
         use ibv_qp_attr_mask as m;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees that `qp` is valid.
         unsafe {
             let mut attr = ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_INIT,
@@ -119,8 +120,8 @@ impl Program {
             attr.ah_attr.dlid = port.lid;
             attr.ah_attr.port_num = 1;
             attr.ah_attr.is_global = 1;
-            // The IPv4 address of Soft-RoCE's network device: index 0 is its link-local one, which
-            // routes nowhere on a dummy.
+            // Index 1 is the IPv4 address of Soft-RoCE's network device. Index 0 is its link-local
+            // address, which a dummy device does not route.
             attr.ah_attr.grh.sgid_index = 1;
             assert_eq!(
                 ibv_query_gid(self.context, 1, 1, &mut attr.ah_attr.grh.dgid),
@@ -154,13 +155,13 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: nothing of the domain is left, or this says so.
+        // SAFETY: all objects of the domain are destroyed; otherwise these calls fail.
         let closed = unsafe { (ibv_dealloc_pd(self.pd), ibv_close_device(self.context)) };
         assert_eq!(closed, (0, 0), "the crate left something in the domain");
     }
 }
 
-/// A Buf over new memory, and its Mmap.
+/// Returns new memory and a `Buf` over it.
 fn memory(device: &Device, access: Access) -> (Mmap, Buf) {
     let mmap = Mmap::builder()
         .device(device)
@@ -174,20 +175,20 @@ fn memory(device: &Device, access: Access) -> (Mmap, Buf) {
 #[ignore = "needs DOCA_VERBS_DEVICE"]
 fn a_program_on_libibverbs_and_this_crate_share_a_protection_domain() {
     let program = Program::open(&adapter().expect("DOCA_VERBS_DEVICE names an adapter"));
-    // SAFETY: the domain is the system's libibverbs', and goes after the device.
+    // SAFETY: the domain was made by the system's libibverbs, and outlives the device.
     let device = unsafe { Device::from_ibv_pd(program.pd) }.unwrap();
     assert_eq!(device.ibv_pd().unwrap().as_ptr(), program.pd);
     let (_mmap, src) = memory(&device, Access::empty());
     let bytes: Vec<u8> = (0..LEN).map(|at| at as u8).collect();
     src.extend_from_slice(&bytes).unwrap();
 
-    // The program's queue pair reads the crate's memory, by its key.
+    // The program's queue pair reads the crate's memory by its key.
     let mut theirs = vec![0; LEN];
     let key = src.mkey(&device).unwrap();
     program.writes((src.as_ptr().as_ptr() as u64, key), &mut theirs);
     assert_eq!(theirs, bytes);
 
-    // And the crate's own contexts work in the same domain.
+    // The crate's own contexts work in the same domain too.
     let workq = WorkQ::builder().mode(Mode::BusyPoll).build().unwrap();
     let [one, other] = [(); 2].map(|()| {
         let builder = Rdma::builder(&device).permissions(Access::RDMA_WRITE);
@@ -217,7 +218,7 @@ fn only_an_adapter_has_a_protection_domain() {
     assert_eq!(soft.pd().unwrap_err().kind(), ErrorKind::NotSupported);
     let (_mmap, buf) = memory(&soft, Access::empty());
     assert_eq!(buf.mkey(&soft).unwrap_err().kind(), ErrorKind::NotSupported);
-    // SAFETY: it is refused.
+    // SAFETY: a null pointer is refused.
     let error = unsafe { Device::from_pd(ptr::null_mut()) }.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidValue);
 }
