@@ -1,11 +1,11 @@
-//! CRCs, and the sins against them.
+//! CRCs, and the sins in computing them.
 
 use tokio_doca::device::contract::CrcJob;
 use tokio_doca::error::JobError;
 
 use super::Sin;
 
-/// Does a job, or the first `len` bytes of it, and returns how it ends.
+/// Executes a job, or only its first `len` bytes, and returns the result.
 ///
 /// # Safety
 ///
@@ -17,7 +17,7 @@ pub(super) unsafe fn execute(job: &CrcJob, sin: Sin, len: usize) -> Result<u64, 
         Sin::PassesAnyCrc => job.options.expected = None,
         _ => {}
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees that the memory is valid.
     unsafe { job.work(&mut crc, 0, len) };
     job.outcome(match sin {
         Sin::WrongCrc => crc ^ 0x10,

@@ -1,11 +1,11 @@
-//! Hashes, and the sins against them.
+//! Hashes, and the sins in computing them.
 
 use tokio_doca::device::contract::{Hasher, Segment, Segments, SessionRef, ShaJob};
 
 use super::Sin;
 
-/// Does a Job; `len` is what it shall answer, or a byte less. `before` is the session of the Job
-/// before it.
+/// Executes a job. `len` is the job's correct result, or one byte less. `before` is the session of
+/// the previous job.
 ///
 /// # Safety
 ///
@@ -24,21 +24,21 @@ pub(super) unsafe fn execute(job: &ShaJob, sin: Sin, len: usize, before: Option<
         Sin::MixesSessions => job.session = job.session.map(|own| before.unwrap_or(own)),
         _ => {}
     }
-    // SAFETY: the list outlives the Job below.
+    // SAFETY: the list outlives `job`.
     job.src = unsafe { Segments::list(&list) };
     for _ in 0..1 + usize::from(sin == Sin::HashesTwice && job.dst.is_none()) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees that the memory and the sessions are valid.
         unsafe { Hasher::default().work(&job, 0, usize::MAX) };
     }
     if let (Sin::WrongDigest, Some(dst)) = (sin, job.dst) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees that the memory is valid.
         let byte = unsafe { dst.addr().read() };
         // SAFETY: as above.
         unsafe { dst.addr().write(byte ^ 0x10) };
     }
 }
 
-/// Leaves out some bytes of the first piece.
+/// Skips the first `bytes` bytes of the first piece.
 fn skip(list: &mut [Segment], bytes: usize) {
     list[0] = list[0].part(bytes, list[0].len() - bytes);
 }

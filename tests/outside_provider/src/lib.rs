@@ -1,6 +1,6 @@
-//! A provider that is no part of `tokio-doca`: a device that copies, hashes and
-//! computes CRCs, and has opcodes of its own. It can be told to sin
-//! against one duty of the contract, so that a test sees whether the suite finds out.
+//! A provider that is no part of `tokio-doca`: a device that copies, hashes, computes CRCs, and has
+//! opcodes of its own. A test can have it sin against one duty of the provider contract, to see
+//! whether the contract suite detects that.
 
 mod crc;
 mod hash;
@@ -26,98 +26,98 @@ use tokio_doca::{
 pub const XOR: u32 = 7;
 /// Writes the lowest byte of the argument to all of the destination.
 pub const FILL: u32 = 8;
-/// Answers the argument.
+/// Returns the argument.
 pub const ECHO: u32 = 9;
 
-/// What the device does against the contract.
+/// A violation of the contract that the device commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sin {
-    /// Nothing: it keeps all duties.
+    /// No violation: the device keeps all duties.
     None,
     /// Duty 3: it accepts jobs of kinds that it does not know, and they never complete.
     TakesAnyKind,
-    /// Duty 1: the 20th Job never completes.
+    /// Duty 1: the 20th job never completes.
     LosesOne,
     /// Duty 1: the 20th Job completes twice.
     CompletesTwice,
     /// Duty 1: the 20th Job completes under a Token that was never submitted.
     ForgesToken,
-    /// Duty 1: the 20th Job says one byte less than it wrote.
+    /// Duty 1: the 20th job reports one byte less than it wrote.
     Miscounts,
-    /// Duty 1: the 20th Job leaves the last byte out.
+    /// Duty 1: the 20th job omits the last byte.
     WritesTooLittle,
     /// Duty 1: a digest has a wrong bit.
     WrongDigest,
-    /// Duty 1: of a list that is hashed, the first byte of the second piece is left out.
+    /// Duty 1: when a list is hashed, the first byte of the second piece is skipped.
     SkipsAtABoundary,
-    /// Duty 1: the last part of a message is hashed as if it were all of it.
+    /// Duty 1: the last part of a message is hashed as if it were the whole message.
     ForgetsTheSession,
-    /// Duty 1: a part is hashed into the session of the Job before it.
+    /// Duty 1: the 20th job hashes its part into the session of the job before it.
     MixesSessions,
-    /// Duty 1: a part is hashed twice.
+    /// Duty 1: the 20th job hashes its part twice.
     HashesTwice,
     /// Duty 1: a CRC has a wrong bit.
     WrongCrc,
-    /// Duty 1: a CRC begins anew, whatever its seed is.
+    /// Duty 1: a CRC ignores its seed and starts anew.
     IgnoresTheSeed,
     /// Duty 1: a CRC is not compared with the expected one.
     PassesAnyCrc,
-    /// Duty 1: more completions are counted than were written down.
+    /// Duty 1: `reap` counts more completions than it has written.
     CountsTooMany,
-    /// Duty 2: a Job's completion is handed out, and then it is done.
+    /// Duty 2: a job is executed only after its completion was reaped.
     CompletesEarly,
-    /// Duty 2: a Job's destination is written once more after its completion was handed out.
+    /// Duty 2: a job's destination is written again after its completion was reaped.
     WritesLate,
-    /// Duty 3: a refused Job is carried out.
+    /// Duty 3: a refused job is executed.
     DoesTheRefused,
-    /// Duty 3: all of a batch is accepted, and something is refused.
+    /// Duty 3: a whole batch is accepted, and an error is returned all the same.
     RefusesNothing,
-    /// Duty 3: a Job is refused for ever.
+    /// Duty 3: all jobs are refused for ever.
     RefusesForEver,
-    /// Duty 4: begins inline, and says that it did not.
+    /// Duty 4: a job begins inline although the device reports that it did not run.
     BeginsInline,
-    /// Duty 4: answers inline what a submission would not.
+    /// Duty 4: a job that runs inline reports one byte less than a submitted one.
     MiscountsInline,
-    /// Duty 5: rings at each completion.
+    /// Duty 5: signals at each completion, armed or not.
     RingsUnasked,
-    /// Duty 5: never rings.
+    /// Duty 5: never signals.
     NeverRings,
-    /// Duty 5: a completion waits, and `arm` says that none does.
+    /// Duty 5: `arm` returns `Armed` although a completion waits.
     ArmsBlindly,
-    /// Duty 5: says that a completion waits, and does not arm.
+    /// Duty 5: `arm` returns `Ready` without arming.
     ReadyUnarmed,
-    /// Duty 6: keeps what `retire` is given for ever.
+    /// Duty 6: keeps the argument of `retire` for ever.
     KeepsForEver,
-    /// Duty 6: drops it at once, with Jobs in flight.
+    /// Duty 6: drops the argument of `retire` at once, with jobs in flight.
     DropsEarly,
     /// Duty 7: `reap` waits for a completion.
     BlocksInReap,
-    /// Adapter duty 1: there is one queue, which every caller gets.
+    /// Adapter duty 1: every caller gets the same queue.
     SharesOneQueue,
-    /// Adapter duty 3: the device says something else of itself with each queue.
+    /// Adapter duty 3: the device's information changes with each queue.
     ChangesItsMind,
-    /// Registrar duty 1: a key is that of the region registered before.
+    /// Registrar duty 1: a registration returns the key of the region registered before.
     MixesUpKeys,
-    /// Registrar duty 1: when a registration is dropped all others go too.
+    /// Registrar duty 1: dropping one registration drops all others too.
     ForgetsOthers,
 }
 
-/// The provider of `outside0`.
+/// The provider of the device `outside0`.
 pub struct Outside {
     sin: Sin,
     control: Arc<Control>,
 }
 
-/// What a test can make the device do.
+/// The controls of the device that a test can use.
 #[derive(Default)]
 struct Control {
     refuse: AtomicBool,
-    /// The device begins no Job while somebody holds it.
+    /// While a test locks this, the device begins no job.
     gate: Mutex<()>,
     keys: Mutex<Keys>,
 }
 
-/// The memory that is registered, by its key.
+/// The registered memory, by its key.
 #[derive(Default)]
 struct Keys {
     ranges: HashMap<u64, Range<usize>>,
@@ -132,18 +132,18 @@ impl Outside {
         }
     }
 
-    /// The device begins no Job before this is dropped.
+    /// Stops the device from beginning jobs until the guard is dropped.
     pub fn hold(&self) -> MutexGuard<'_, ()> {
         self.control.hold()
     }
 
-    /// Its device.
+    /// Opens the provider's device.
     pub fn device(&self) -> Device {
         let info = self.devices().expect("there is one").remove(0);
         self.open(&info).expect("it opens")
     }
 
-    /// The second Job of the next batch is refused.
+    /// Lets the device refuse the second job of the next batch.
     pub fn refuse_next(&self) {
         self.control.refuse.store(true, Ordering::SeqCst);
     }
@@ -154,7 +154,7 @@ impl Control {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the device knows all of this memory by its keys.
+    /// Returns true if all of this memory is registered.
     fn knows(&self, segments: &[Segment]) -> bool {
         let keys = self.keys();
         segments.iter().all(|segment| {
@@ -205,18 +205,19 @@ impl Provider for Outside {
 
 struct Opened {
     info: DevInfo,
-    /// What it says by a sin, and whether it does now.
+    /// The other information for `Sin::ChangesItsMind`, and whether it is the current one.
     other: DevInfo,
     changed: AtomicBool,
     sin: Sin,
     control: Arc<Control>,
-    /// The first queue, for a sin.
+    /// The queue that every caller gets with `Sin::SharesOneQueue`.
     queue: OnceLock<Arc<dyn Queue>>,
 }
 
-// SAFETY: the adapter duties, but for the sins, each of which a test runs under the suite alone.
-// `open_queue` makes a new queue, and keeps none; the information is made once, and the queues take
-// what lies within its capabilities, and know memory by the same keys. There is nothing else.
+// SAFETY: keeps the adapter duties, except for the sins, which a test runs only under the suite.
+// `open_queue` makes a new queue and keeps none. The information is made once; the queues accept
+// all jobs within its capabilities, and use the same keys for memory. The device has no other
+// calls.
 unsafe impl Adapter for Opened {
     fn info(&self) -> &DevInfo {
         match self.changed.load(Ordering::SeqCst) {
@@ -245,8 +246,8 @@ unsafe impl Adapter for Opened {
     }
 }
 
-// SAFETY: the registrar duties, but for the sins, each of which a test runs under the suite alone.
-// A job whose memory is not in `keys` fails, and the memory of one that is over is not touched.
+// SAFETY: keeps the registrar duties, except for the sins, which a test runs only under the suite.
+// A job with memory that is not in `keys` fails, and the memory of a completed job is not accessed.
 // Nothing is exported or imported.
 unsafe impl Registrar for Opened {
     fn register(&self, region: &Region, _purpose: RegistrationUse) -> Result<Registration> {

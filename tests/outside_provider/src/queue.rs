@@ -1,5 +1,4 @@
-//! A queue with a thread of its own, which is the device. Where a [`Sin`] is committed, its name
-//! stands.
+//! A queue with its own thread, which is the device. The code of a violation names its [`Sin`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -14,21 +13,21 @@ use tokio_doca::{Error, ErrorKind, Result, error::JobError};
 
 use super::{Control, ECHO, FILL, Sin, crc, hash};
 
-/// One Job as the device does it: each byte is combined with the key, or is the key; or it is
-/// hashed.
+/// A job in the device's own form: it combines each byte with `key`, fills with `key`, or computes
+/// a hash or a CRC.
 #[derive(Clone, Copy)]
 struct Work {
     token: Token,
     src: Segments,
     dst: Segments,
     key: u8,
-    /// Nothing is read.
+    /// True if `key` is written without reading a source.
     fills: bool,
     hash: Option<ShaJob>,
     crc: Option<CrcJob>,
-    /// What is answered in place of how much was written.
+    /// The result of the job, in place of the number of bytes written.
     answer: Option<u64>,
-    /// Nobody hears of it.
+    /// True if the job has no completion.
     silent: bool,
 }
 
@@ -97,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// The device.
+    /// Runs the device's thread.
     fn run(&self) {
         let (mut number, mut session) = (0, None);
         while let Some(work) = self.next() {
@@ -105,7 +104,7 @@ impl Shared {
             let sinful = number % 20 == 19;
             number += 1;
             let all = work.len();
-            // No Job of another kind comes between.
+            // No job of another kind comes in between.
             let before = session;
             session = work.hash.and_then(|job| job.session);
             let sin = match self.sin {
@@ -119,8 +118,8 @@ impl Shared {
             let known = work.is_known(&self.control);
             let mut result = Ok(work.answer.unwrap_or(all as u64));
             if known && self.sin != Sin::CompletesEarly {
-                // SAFETY: an accepted Job's memory is valid, and leased, until its completion was
-                // reaped.
+                // SAFETY: the memory of an accepted job is valid and leased until its completion
+                // was reaped.
                 let answer = unsafe { execute(&work, sin, len, before) };
                 result = answer.unwrap_or(result);
             }
@@ -154,14 +153,14 @@ impl Shared {
                     state = woken.unwrap_or_else(PoisonError::into_inner);
                 }
                 let key = !work.key;
-                // SAFETY: a sin. The suite has the memory until `keep` is dropped, below.
+                // SAFETY: a sin. The suite keeps the memory until `keep` is dropped, below.
                 unsafe { execute(&Work { key, ..work }, sin, len, before) };
             }
         }
         let keep = self.lock().keep.take();
         match self.sin {
             Sin::KeepsForEver => std::mem::forget(keep),
-            // Outside the lock: the queue itself may go with it.
+            // Dropped without the lock, since the queue itself may be dropped with it.
             _ => drop(keep),
         }
     }
@@ -201,14 +200,14 @@ impl Work {
         }
     }
 
-    /// Whether the device knows its memory.
+    /// Returns true if all memory of the job is registered.
     fn is_known(&self, control: &Control) -> bool {
         let digest = self.hash.and_then(|job| job.dst);
         let lists = [self.src.as_slice(), self.dst.as_slice(), digest.as_slice()];
         lists.iter().all(|list| control.knows(list))
     }
 
-    /// How many bytes are written.
+    /// Returns the number of bytes that the job writes.
     fn len(&self) -> usize {
         if let Some(job) = &self.hash {
             return job.answer() as usize;
@@ -225,10 +224,10 @@ fn total(segments: &Segments) -> usize {
         .sum()
 }
 
-/// Each byte's address, in order.
+/// Returns the address of each byte, in order.
 fn places(segments: &Segments) -> impl Iterator<Item = *mut u8> {
     let place = |segment: &Segment, at| {
-        // SAFETY: the offset lies in the Segment.
+        // SAFETY: the offset lies within the segment.
         unsafe { segment.addr().add(at) }.as_ptr()
     };
     segments
@@ -237,12 +236,12 @@ fn places(segments: &Segments) -> impl Iterator<Item = *mut u8> {
         .flat_map(move |segment| (0..segment.len()).map(move |at| place(segment, at)))
 }
 
-/// Does at most `len` bytes of it; `before` is the session of the Job before it. Returns how it
-/// ends, if that is not the number of bytes.
+/// Executes at most `len` bytes of the job; `before` is the session of the previous job. Returns
+/// the job's result if that is not the number of bytes.
 ///
 /// # Safety
 ///
-/// The memory is valid, and leased, and so are the sessions; the two sides are disjoint.
+/// The memory and the sessions are valid and leased; source and destination are disjoint.
 unsafe fn execute(
     work: &Work,
     sin: Sin,
@@ -250,18 +249,18 @@ unsafe fn execute(
     before: Option<SessionRef>,
 ) -> Option<Result<u64, JobError>> {
     if let Some(job) = &work.hash {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees that memory and sessions are valid.
         unsafe { hash::execute(job, sin, len, before) };
         return None;
     }
     if let Some(job) = &work.crc {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees that the memory is valid.
         return Some(unsafe { crc::execute(job, sin, len) });
     }
     let mut sources = places(&work.src);
     for to in places(&work.dst).take(len.min(work.len())) {
         let byte = match sources.next() {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees that the memory is valid.
             Some(from) => unsafe { from.read() },
             None => 0,
         };
@@ -271,7 +270,7 @@ unsafe fn execute(
     None
 }
 
-/// A job as this device does it; `None` for a kind that it does not know.
+/// Converts a job; returns `None` for a kind that the device does not know.
 fn work(token: Token, job: Job<'_>) -> Option<Work> {
     Some(match job {
         Job::Copy(job) => Work::new(token, job.src, job.dst),
@@ -296,7 +295,7 @@ fn work(token: Token, job: Job<'_>) -> Option<Work> {
 impl OutsideQueue {
     /// # Safety
     ///
-    /// As for `try_inline`.
+    /// The same as for [`Submit::try_inline`].
     unsafe fn try_inline_work(&self, work: &Work) -> Option<std::result::Result<u64, JobError>> {
         let len = work.len();
         match self.0.sin {
@@ -306,7 +305,7 @@ impl OutsideQueue {
                 } else {
                     len / 2 + 1
                 };
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller guarantees that the memory is valid.
                 unsafe { execute(work, Sin::None, begun, None) };
                 None
             }
@@ -322,16 +321,20 @@ impl OutsideQueue {
     }
 }
 
-// SAFETY: the duties of `tokio_doca::device`, but for the sins, each of which a test runs under the
-// suite alone, which keeps the memory. 1. A Job goes through `todo` and `done` once. 2. It is
-// pushed to `done` after its memory was touched last.
-// 3. What is refused is not pushed. 4. `try_inline` does all or nothing. 5. Under the lock either
-//    `arm` sees a completion, or its completion sees `armed`, and takes it. 6. The thread drops
-//    `keep` at its end. 7. The lock is held for a moment.
+// SAFETY: keeps the duties of `tokio_doca::device`, except for the sins, which a test runs only under
+// the suite, which keeps the memory.
+// 1. A job passes through `todo` and `done` once.
+// 2. A job is pushed to `done` after the last access to its memory.
+// 3. A refused job is not pushed.
+// 4. `try_inline` executes all of a job or nothing.
+// 5. Under the lock either `arm` sees a completion, or the next completion sees `armed`, and clears
+//    it.
+// 6. The thread drops `keep` at its end.
+// 7. The lock is held only briefly.
 unsafe impl Submit for OutsideQueue {
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<std::result::Result<u64, JobError>> {
         let work = work(Token::from_raw(u64::MAX), job)?;
-        // SAFETY: the job's memory is valid, and leased, during the call, and so is its session.
+        // SAFETY: the job's memory and session are valid and leased during the call.
         unsafe { self.try_inline_work(&work) }
     }
 
@@ -358,7 +361,7 @@ unsafe impl Submit for OutsideQueue {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: keeps the duties of a queue, as above for `Submit`.
 unsafe impl Queue for OutsideQueue {
     fn ready(&self) -> bool {
         !self.0.lock().done.is_empty()

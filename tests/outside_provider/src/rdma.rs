@@ -1,8 +1,7 @@
-//! A device around another one with endpoints, that sins against one duty at a time: where calls
-//! and completions pass.
+//! A device that wraps another one with endpoints, and sins against one duty at a time by changing
+//! calls and completions.
 //!
-//! The device within keeps the contract. What is done here beside it touches memory that the suite
-//! keeps.
+//! The inner device keeps the contract. The sins access only memory that the suite keeps.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,12 +16,12 @@ use tokio_doca::device::contract::{
 use tokio_doca::device::{Access, RegistrationUse};
 use tokio_doca::{Device, ErrorKind, Result, device::DevInfo, error::JobError};
 
-/// What the device does against the contract.
+/// A violation of the contract that the device commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RdmaSin {
-    /// Nothing: it keeps all duties.
+    /// No violation: the device keeps all duties.
     None,
-    /// Endpoint duty 1: the 20th Job never completes.
+    /// Endpoint duty 1: the 20th job never completes.
     LosesAJob,
     /// Endpoint duty 1: the 20th message never arrives at its receive.
     LosesAReceive,
@@ -30,115 +29,116 @@ pub enum RdmaSin {
     JobTwice,
     /// Endpoint duty 1: the 20th receive completes twice.
     ReceiveTwice,
-    /// Endpoint duty 1: completions of receives come in another order.
+    /// Endpoint duty 1: two completions of receives are swapped.
     SwapsReceives,
-    /// Endpoint duty 1: completions of Jobs come in another order.
+    /// Endpoint duty 1: two completions of jobs are swapped.
     SwapsJobs,
-    /// Endpoint duty 1: of a batch the last Job is done first.
+    /// Endpoint duty 1: the last job of a batch is executed first.
     Overtakes,
-    /// Endpoint duty 1: a Job answers a byte less than it moved.
+    /// Endpoint duty 1: a job reports one byte less than it moved.
     Miscounts,
-    /// Endpoint duty 1: a receive tells of a byte less than came.
+    /// Endpoint duty 1: a receive reports one byte less than arrived.
     MiscountsReceives,
     /// Endpoint duty 1: immediates are lost.
     LosesImmediates,
-    /// Endpoint duty 1: a message with an immediate is told as one without.
+    /// Endpoint duty 1: a message with an immediate is reported as one without.
     WrongOpcode,
     /// Endpoint duty 1: a write with an immediate writes nothing.
     ImmediateWithoutData,
-    /// Duty 1: the last byte of the 20th read is wrong.
+    /// Duty 1: the last byte of each read is wrong.
     WrongByte,
-    /// Duty 1: the first byte of the room of a message is lost.
+    /// Duty 1: the first byte of each received message is wrong.
     WrongMessage,
-    /// Duty 1: a byte too many is written.
+    /// Duty 1: a read writes one byte too many.
     WritesTooMuch,
-    /// Duty 1: an atomic answers what was there, and leaves it.
+    /// Duty 1: an atomic returns the old value but does not change it.
     AtomicWithoutEffect,
-    /// Duty 1: it swaps whatever it finds.
+    /// Duty 1: a compare-and-swap swaps whatever it finds.
     SwapsAlways,
-    /// Duty 1: of a list the first piece alone is moved.
+    /// Duty 1: a write of a list moves only its first piece.
     FirstPieceOnly,
-    /// Duty 2: what was read is written once more after the completion was handed out.
+    /// Duty 2: the destination of a read is written again after its completion was reaped.
     WritesLate,
-    /// Duty 2: the same of a receive.
+    /// Duty 2: the memory of a receive is written again after its completion was reaped.
     ReceivesLate,
-    /// Duty 3: of a batch the first Job is accepted alone, and others are carried out too.
+    /// Duty 3: only the first job of a batch is accepted, and the others but the last are executed
+    /// all the same.
     DoesTheRefused,
-    /// Duty 3: a Job is refused for ever.
+    /// Duty 3: all jobs are refused for ever.
     RefusesForEver,
-    /// Duty 4: begins inline, and says that it did not.
+    /// Duty 4: a job begins inline although the device reports that it did not run.
     BeginsInline,
-    /// Duty 4: answers inline what a submission would not.
+    /// Duty 4: a job that runs inline reports one byte more than a submitted one.
     MiscountsInline,
-    /// Duty 4: of a batch a Job is done, and not counted.
+    /// Duty 4: a job of a batch is executed inline but not counted.
     BeginsInBatch,
-    /// Duty 4: of a batch a write is answered, and not done.
+    /// Duty 4: a write of a batch has a result inline but is not executed.
     SkipsInBatch,
-    /// Duty 4: of a batch Jobs behind one that failed are answered.
+    /// Duty 4: jobs of a batch behind one that failed are executed inline.
     GoesOnInBatch,
-    /// Duty 5: rings for what was not asked for.
+    /// Duty 5: signals at each submission, without being armed.
     RingsUnasked,
-    /// Duty 5: never rings.
+    /// Duty 5: never signals, because `arm` does nothing.
     NeverRings,
-    /// Duty 5: a completion waits, and `arm` says that none does.
+    /// Duty 5: `arm` returns `Armed` although a completion waits.
     ArmsBlindly,
-    /// Duty 6: keeps the receives' memory for ever.
+    /// Duty 6: keeps the argument of `retire` for ever.
     KeepsForEver,
-    /// Duty 6: drops it, and writes it.
+    /// Duty 6: writes the memory of receives after `retire`.
     DropsEarly,
     /// Duty 7: `reset` never returns.
     BlocksInReset,
-    /// Endpoint duty 2: the peer may do everything.
+    /// Endpoint duty 2: the peer has all permissions.
     PermitsAll,
-    /// Endpoint duty 2: what failed is not told.
+    /// Endpoint duty 2: the state of a failed endpoint stays `Connected`.
     StaysConnected,
-    /// Endpoint duty 2: nobody is told that the state changes.
+    /// Endpoint duty 2: `changed` is never called.
     NeverTells,
-    /// Endpoint duty 2: it is told in a lock in which the state cannot be asked.
+    /// Endpoint duty 2: `changed` is called with a lock held that reading the state needs.
     TellsInALock,
-    /// Endpoint duty 2: receives of a failed endpoint stay where they are.
+    /// Endpoint duty 2: receives of a failed endpoint never complete.
     ForgetsReceives,
-    /// Endpoint duty 2: Jobs behind the one that failed end with another cause.
+    /// Endpoint duty 2: jobs behind the failed one complete with another cause.
     AnotherCause,
-    /// Endpoint duty 2: a Job waits for a receive without end.
+    /// Endpoint duty 2: a job waits for ever for a receive of the peer.
     WaitsForEver,
-    /// Endpoint duty 1: a Job does not wait for a receive.
+    /// Endpoint duty 1: a job does not wait for a receive of the peer.
     NeverWaits,
-    /// Endpoint duty 2: receives are taken in the state Error.
+    /// Endpoint duty 2: receives are accepted in the state Error.
     PostsInError,
     /// Endpoint duty 3: the memory of a receive is written after a reset.
     TouchesAfterReset,
-    /// Endpoint duty 3: what was reset never ends.
+    /// Endpoint duty 3: jobs and receives that a reset flushes never complete.
     ForgetsTheFlush,
-    /// Endpoint duty 3: what was reset ends well.
+    /// Endpoint duty 3: jobs and receives that a reset flushes complete with success.
     FlushesWell,
-    /// Endpoint duty 3: the peer connects by an old blob.
+    /// Endpoint duty 3: after a reset, `connect` succeeds with an old blob.
     OldBlobs,
-    /// Endpoint duty 4: a message that is taken has a byte less than came.
+    /// Endpoint duty 4: `take_message` reports one byte less than arrived.
     MiscountsTaken,
-    /// Endpoint duty 4: the first byte of a message that is taken is wrong.
+    /// Endpoint duty 4: the first byte of a message from `take_message` is wrong.
     SpoilsTaken,
-    /// Endpoint duty 4: of two messages one is taken.
+    /// Endpoint duty 4: `take_message` loses every other message.
     LosesTaken,
-    /// Endpoint duty 4: no message is told of.
+    /// Endpoint duty 4: `has_message` returns false although a message waits.
     HidesMessages,
-    /// Endpoint duty 4: more credits are lent than were asked for.
+    /// Endpoint duty 4: the peer gets more credits than requested.
     LendsTooMuch,
-    /// Endpoint duty 4: messages are there after a reset.
+    /// Endpoint duty 4: `has_message` returns true after a reset.
     KeepsMessages,
-    /// What was taken back can still be imported, and written.
+    /// Dropping an export does not revoke it: the memory can still be imported and written.
     ExportsForEver,
-    /// An import is told to be permitted everything.
+    /// An import reports that it permits everything.
     ImportsAll,
-    /// Capabilities: lists are refused.
+    /// Capabilities: lists of more than 4 pieces are refused.
     LiesOfLists,
-    /// Capabilities: half of the longest message is refused.
+    /// Capabilities: jobs longer than half of the maximum are refused.
     LiesOfSizes,
-    /// Capabilities: no endpoint with the largest queue opens.
+    /// Capabilities: an endpoint with the largest queue cannot be opened.
     LiesOfQueues,
 }
 
-/// A device that is `device`, but for the sin.
+/// Returns a device that works like `device`, except for the sin.
 pub fn sinful(device: &Device, sin: RdmaSin) -> Device {
     Device::from_adapter(Arc::new(Sinful {
         info: device.info().clone(),
@@ -153,7 +153,7 @@ struct Sinful {
     sin: RdmaSin,
 }
 
-// SAFETY: the adapter duties are kept by the device; each queue is over a new one of its.
+// SAFETY: the inner device keeps the adapter duties; each queue wraps a new queue of it.
 unsafe impl Adapter for Sinful {
     fn info(&self) -> &DevInfo {
         &self.info
@@ -184,8 +184,8 @@ unsafe impl Adapter for Sinful {
     }
 }
 
-// SAFETY: the registrar duties are kept by the device, but for the sins, each of which a test runs
-// under the suite alone.
+// SAFETY: the inner device keeps the registrar duties, except for the sins, which a test runs only
+// under the suite.
 unsafe impl Registrar for Sinful {
     fn register(&self, region: &Region, purpose: RegistrationUse) -> Result<Registration> {
         self.device.adapter().registrar().register(region, purpose)
@@ -219,18 +219,18 @@ struct Shared {
     largest: u64,
     longest_queue: u32,
     state: Mutex<State>,
-    /// Completions so far, of Jobs or receives, as the sin wants it.
+    /// Number of completions so far, of jobs or of receives, depending on the sin.
     jobs: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    /// What is in flight.
+    /// Jobs and receives in flight.
     jobs: HashMap<u64, RdmaJob>,
     receives: HashMap<u64, Segments>,
-    /// Is written at the next look.
+    /// Bytes that the next `reap` changes.
     late: Vec<Place>,
-    /// Is handed out at the next look.
+    /// Completions that the next `reap` returns again.
     again: Vec<Completion>,
 }
 
@@ -239,7 +239,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is handed out; `None` if nobody hears of it.
+    /// Changes a completion that is reaped; returns `None` to lose it.
     fn tell(&self, mut completion: Completion, state: &mut State) -> Option<Completion> {
         let token = completion.token.as_raw();
         let job = state.jobs.remove(&token);
@@ -296,13 +296,13 @@ impl Shared {
     }
 }
 
-/// A byte of the suite's.
+/// The address of a byte that belongs to the suite.
 struct Place(*mut u8);
 
-// SAFETY: it is an address.
+// SAFETY: only an address, whose use is checked where it is accessed.
 unsafe impl Send for Place {}
 
-/// All bytes, in order.
+/// Returns the address of each byte, in order.
 fn places(segments: &Segments) -> impl Iterator<Item = Place> {
     segments.as_slice().iter().flat_map(|segment| {
         let addr = segment.addr().as_ptr();
@@ -314,29 +314,30 @@ fn spoil(segments: &Segments, at: usize) {
     flip(places(segments).nth(at).expect("it is that long"));
 }
 
-/// The byte behind the last piece, which is memory of the suite's.
+/// Changes the byte behind the last piece, which is the suite's memory too.
 fn beyond(segments: &Segments) {
     let Place(last) = places(segments).last().expect("it has some");
     flip(Place(last.wrapping_add(1)));
 }
 
 fn flip(Place(place): Place) {
-    // SAFETY: the suite has the memory, before and behind each piece, until its end.
+    // SAFETY: the suite keeps the memory of each piece, and some before and behind it, until it
+    // ends.
     let byte = unsafe { place.read_volatile() };
     // SAFETY: as above.
     unsafe { place.write_volatile(!byte) };
 }
 
-// SAFETY: the duties of the queue within, but for the sins, each of which a test runs under the
-// suite alone, which keeps the memory.
+// SAFETY: the inner queue keeps the duties, except for the sins, which a test runs only under the
+// suite, which keeps the memory.
 unsafe impl Submit for SinfulQueue {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `submit`.
         unsafe { self.0.queue.submit(jobs) }
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as above for `Submit`.
 unsafe impl Queue for SinfulQueue {
     fn open_endpoint(&self, mut config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
         let sin = self.0.sin;
@@ -383,7 +384,7 @@ unsafe impl Queue for SinfulQueue {
             *place = completion;
             return 1;
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `reap`.
         let count = unsafe { shared.queue.reap(out) };
         let mut filled = 0;
         for at in 0..count {
@@ -432,7 +433,7 @@ unsafe impl Queue for SinfulQueue {
     }
 
     unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `retire`.
         unsafe { self.0.queue.retire(keep, outstanding) }
     }
 }
@@ -441,23 +442,23 @@ struct SinfulEndpoint {
     shared: Arc<Shared>,
     endpoint: Arc<dyn Endpoint>,
     lock: Arc<Mutex<()>>,
-    /// The first that was exported.
+    /// The first blob that was exported.
     blob: OnceLock<Vec<u8>>,
     was_reset: AtomicBool,
 }
 
 impl SinfulEndpoint {
-    /// A Job as it is done.
+    /// Returns a job as the sin changes it.
     fn twisted(&self, mut job: RdmaJob) -> RdmaJob {
         match (self.shared.sin, &mut job.verb) {
             (RdmaSin::AtomicWithoutEffect, Verb::FetchAdd(add)) => *add = 0,
             (RdmaSin::AtomicWithoutEffect, Verb::CompareSwap { compare, swap }) => *swap = *compare,
             (RdmaSin::SwapsAlways, Verb::CompareSwap { compare, .. }) => {
                 let remote = Segments::one(job.remote.expect("an atomic has some"));
-                // The suite's memory is of this process.
+                // The remote memory belongs to the suite, in this process.
                 let mut word = [0; 8];
                 for (byte, Place(place)) in word.iter_mut().zip(places(&remote)) {
-                    // SAFETY: the suite has the memory, and nobody else writes it.
+                    // SAFETY: the suite keeps the memory, and no other thread writes it.
                     *byte = unsafe { place.read_volatile() };
                 }
                 *compare = u64::from_ne_bytes(word);
@@ -473,7 +474,7 @@ impl SinfulEndpoint {
         job
     }
 
-    /// What a Job is refused for, against the capabilities.
+    /// Returns the error with which the sin refuses a job, against the device's capabilities.
     fn refusal(&self, job: &RdmaJob) -> Option<JobError> {
         let refused = JobError::device(ErrorKind::NotSupported, 0);
         match self.shared.sin {
@@ -485,7 +486,7 @@ impl SinfulEndpoint {
     }
 }
 
-/// The crate submits no others here.
+/// Returns the remote operation of a job: the crate submits no other kind to an endpoint.
 fn remote(job: &Job<'_>) -> RdmaJob {
     match job {
         Job::Rdma(job) => **job,
@@ -493,7 +494,7 @@ fn remote(job: &Job<'_>) -> RdmaJob {
     }
 }
 
-// SAFETY: the duties of the endpoint within, but for the sins, as for the queue.
+// SAFETY: the inner endpoint keeps the duties, except for the sins, as for the queue.
 unsafe impl Submit for SinfulEndpoint {
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<std::result::Result<u64, JobError>> {
         match self.shared.sin {
@@ -501,7 +502,7 @@ unsafe impl Submit for SinfulEndpoint {
                 places(&remote(&job).local).take(1).for_each(flip);
                 None
             }
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller keeps the promises of `try_inline`.
             RdmaSin::MiscountsInline => unsafe { self.endpoint.try_inline(job) }
                 .map(|answer| answer.map(|answer| answer + 1)),
             _ => None,
@@ -519,7 +520,7 @@ unsafe impl Submit for SinfulEndpoint {
             let answer = match self.shared.sin {
                 RdmaSin::SkipsInBatch if is_write => Some(Ok(remote(job).len as u64)),
                 RdmaSin::BeginsInBatch | RdmaSin::GoesOnInBatch => {
-                    // SAFETY: as the caller promises.
+                    // SAFETY: the caller keeps the promises of `try_inline_all`.
                     unsafe { self.endpoint.try_inline(*job) }
                 }
                 _ => None,
@@ -548,10 +549,10 @@ unsafe impl Submit for SinfulEndpoint {
         }
         if let (RdmaSin::DoesTheRefused, [first, others @ .., _]) = (shared.sin, jobs) {
             for (_, job) in others {
-                // SAFETY: a sin, in which the caller has the memory of all of them.
+                // SAFETY: a sin; the caller keeps the memory of all jobs valid.
                 unsafe { self.endpoint.try_inline(*job) };
             }
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller keeps the promises of `submit`.
             let first = unsafe { self.endpoint.submit(&[*first]) };
             return Submitted {
                 accepted: first.accepted,
@@ -563,7 +564,7 @@ unsafe impl Submit for SinfulEndpoint {
             .map(|(token, job)| (*token, self.twisted(remote(job))))
             .collect();
         if shared.sin == RdmaSin::Overtakes && twisted.len() > 1 {
-            // Under one another's names.
+            // Swaps the first and the last job, which keep their tokens.
             let last = twisted.len() - 1;
             let (first, other) = (twisted[0].1, twisted[last].1);
             (twisted[0].1, twisted[last].1) = (other, first);
@@ -572,12 +573,12 @@ unsafe impl Submit for SinfulEndpoint {
         let named = named.map(|((token, _), (_, job))| (token.as_raw(), remote(job)));
         shared.state().jobs.extend(named);
         let twisted: Vec<_> = twisted.iter().map(|(at, job)| (*at, job.into())).collect();
-        // SAFETY: as the caller promises, who has the memory of all of them.
+        // SAFETY: the caller keeps the promises of `submit` for the memory of all jobs.
         unsafe { self.endpoint.submit(&twisted) }
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as above for `Submit`.
 unsafe impl Endpoint for SinfulEndpoint {
     fn state(&self) -> EndpointState {
         if self.shared.sin == RdmaSin::TellsInALock {
@@ -619,7 +620,7 @@ unsafe impl Endpoint for SinfulEndpoint {
             .iter()
             .map(|receive| (receive.token.as_raw(), receive.dst));
         shared.state().receives.extend(named);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `post_recvs`.
         let posted = unsafe { self.endpoint.post_recvs(receives) };
         match shared.sin {
             RdmaSin::PostsInError => Submitted {
@@ -644,7 +645,7 @@ unsafe impl Endpoint for SinfulEndpoint {
         room: usize,
     ) -> std::result::Result<Option<(Arrival, usize)>, JobError> {
         if self.shared.sin == RdmaSin::LosesTaken {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller keeps the promises of `take_message`.
             unsafe { self.endpoint.take_message(dst, room) }?;
         }
         // SAFETY: as above.
@@ -685,7 +686,7 @@ unsafe impl Endpoint for SinfulEndpoint {
             }
             _ => {}
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `retire`.
         unsafe { self.endpoint.retire(keep) }
     }
 }

@@ -1,5 +1,5 @@
-//! A device that has sync events and nothing else, all of it under one lock, and that sins against
-//! one duty at a time.
+//! A device that has only sync events, each behind a lock, and that sins against one duty at a
+//! time.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,42 +16,42 @@ use tokio_doca::{
     error::JobError,
 };
 
-/// What the device does against the contract.
+/// A violation of the contract that the device commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventSin {
-    /// Nothing: it keeps all duties.
+    /// No violation: the device keeps all duties.
     None,
-    /// Duty 1: an add answers what the value has become.
+    /// Duty 1: an add returns the new value instead of the old one.
     AnswersTheSum,
-    /// Duty 1: the 20th Job never completes.
+    /// Duty 1: the 20th job never completes.
     LosesAJob,
     /// Duty 1: the 20th Job completes twice.
     JobTwice,
-    /// Of a batch the last Job is done first.
+    /// The last job of a batch is executed first.
     Overtakes,
-    /// Duty 1: a wait ends if the value is as great.
+    /// Duty 1: a wait completes if the value equals its threshold.
     NotStrict,
-    /// Duty 1: the mask is not regarded.
+    /// Duty 1: waits ignore their mask.
     IgnoresTheMask,
-    /// Duty 1: an add wakes nobody, a set does.
+    /// Duty 1: neither a set nor an add completes waits.
     SleepsThroughSets,
-    /// Duty 1: what was cancelled ends.
+    /// Duty 1: canceled waits complete.
     EndsTheCancelled,
-    /// Waits end with values beyond the limit.
+    /// Waits for values beyond the device's limit are accepted.
     IgnoresItsLimit,
-    /// Waits go on when the event is stopped.
+    /// Waits do not complete when the event is stopped.
     WaitsGoOn,
-    /// Jobs go on when the event is stopped.
+    /// Jobs are executed although the event is stopped.
     JobsGoOn,
-    /// Duty 5: never rings.
+    /// Duty 5: never signals.
     NeverRings,
-    /// Duty 5: rings whoever did not arm.
+    /// Duty 5: signals without being armed.
     RingsUnasked,
-    /// Adapter duty 4: the counter is not in the memory that it was given.
+    /// Adapter duty 4: the counter is not stored in the memory that the device was given for it.
     IgnoresTheBacking,
 }
 
-/// A device of this sin.
+/// Returns a device with this sin.
 pub fn device(sin: EventSin) -> Device {
     let mut caps = Caps::default();
     caps.max_depth = 64;
@@ -70,8 +70,9 @@ struct Opened {
     sin: EventSin,
 }
 
-// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is
-// made once, and the queues take what lies within its capabilities. There is nothing else.
+// SAFETY: keeps the adapter duties. `open_queue` makes a new queue and keeps none. The information
+// is made once, and the queues accept all jobs within its capabilities. The device has no other
+// calls.
 unsafe impl Adapter for Opened {
     fn info(&self) -> &DevInfo {
         &self.info
@@ -97,15 +98,15 @@ unsafe impl Adapter for Opened {
     }
 }
 
-// SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
-// more after a job's completion. Nothing is exported or imported.
+// SAFETY: keeps the registrar duties. The keys are unused: queues access memory by its address, and
+// never after a job's completion. Nothing is exported or imported.
 unsafe impl Registrar for Opened {
     fn register(&self, _region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
         Ok(Registration::new(0, None))
     }
 }
 
-/// A queue, and a handle on it.
+/// A queue of the device, which its ports share.
 struct Events(Arc<Shared>);
 
 struct Shared {
@@ -141,7 +142,7 @@ impl Shared {
     }
 }
 
-// SAFETY: it touches no memory of anybody's.
+// SAFETY: the queue accesses no memory of its callers.
 unsafe impl Submit for Events {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let refused = JobError::device(ErrorKind::NotSupported, 0);
@@ -152,7 +153,7 @@ unsafe impl Submit for Events {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the queue accesses no memory of its callers.
 unsafe impl Queue for Events {
     fn open_event_port(
         &self,
@@ -290,7 +291,7 @@ struct Port {
     shared: Arc<Shared>,
 }
 
-// SAFETY: it touches no memory of anybody's.
+// SAFETY: a port accesses no memory of its callers.
 unsafe impl Submit for Port {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let known = jobs.iter().map_while(|(token, job)| match job {

@@ -1,6 +1,6 @@
-//! The contract suite, called from another crate: on a provider that keeps the contract, on the
-//! example's, and on one that sins against one duty at a time, which the suite must find out and
-//! name.
+//! Tests of the contract suite, called from another crate: on a provider that keeps the contract,
+//! on the example's provider, and on one that sins against one duty at a time, which the suite must
+//! detect and name.
 
 use outside_provider::{FILL, Outside, Sin, XOR};
 use support::sins;
@@ -47,7 +47,8 @@ fn the_provider_of_the_example_keeps_the_contract() {
     let device = accelerators.open(&info).unwrap();
     assert_eq!(device, accelerators.open(&info).unwrap());
     contract::accel(&device, xor(custom_provider::XOR, 0xc3));
-    // Bit by bit from the front, where the device goes byte by byte from the back.
+    // Computes the CRC bit by bit from the front; the device computes it byte by byte from the
+    // back.
     let crc = |bytes: &[u8]| {
         let bits = bytes
             .iter()
@@ -62,14 +63,14 @@ fn the_provider_of_the_example_keeps_the_contract() {
     contract::accel(&device, Sample::reads(custom_provider::CRC32, 0, crc));
 }
 
-/// The device's kinds of Jobs.
+/// Returns subjects for copies, for hashes and for the device's own XOR.
 fn subjects(device: &Device) -> [Subject; 3] {
     let accel = Subject::accel(device, xor(XOR, 0x5a));
     let sha = Subject::sha(device, Algorithm::Sha256);
     [Subject::copies(device), sha, accel]
 }
 
-/// Runs a check on each kind of Job of a provider that sins: it must fail, and name a duty.
+/// Runs a check on each kind of job of a provider that sins: it must fail, and name the duty.
 #[track_caller]
 fn found(sin: Sin, duty: &str, check: impl Fn(Subject)) {
     for kind in 0..3 {
@@ -80,7 +81,8 @@ fn found(sin: Sin, duty: &str, check: impl Fn(Subject)) {
     }
 }
 
-/// A self-test of a provider that sins must tell that this check has failed, and name a duty.
+/// Checks that a self-test of a provider that sins reports this check as failed, and names the
+/// duty.
 #[track_caller]
 fn told(sin: Sin, subject: &str, check: &str, duty: &str) {
     sins::found(sin, duty, |deadline| {
@@ -161,8 +163,8 @@ fn duty_1_completions_that_were_not_written_down_are_found() {
     });
 }
 
-/// Hashes of a provider that sins, of each algorithm and in parts: the check must fail, and name a
-/// duty.
+/// Runs a check on hashes of a provider that sins, for each algorithm, whole or in parts: it must
+/// fail, and name the duty.
 #[track_caller]
 fn found_in_hashes(sin: Sin, in_parts: bool, duty: &str, check: impl Fn(Subject)) {
     for algorithm in Algorithm::ALL {
@@ -240,7 +242,8 @@ fn duty_1_a_part_that_completes_twice_or_not_at_all_is_found() {
     }
 }
 
-/// CRCs of a provider that sins, copied or not: the check must fail, and name a duty.
+/// Runs a check on CRCs of a provider that sins, with and without a copy: it must fail, and name
+/// the duty.
 #[track_caller]
 fn found_in_crcs(sin: Sin, duty: &str, check: impl Fn(Subject)) {
     for subject in [Subject::crc, Subject::copy_crc] {

@@ -1,5 +1,5 @@
-//! The part of the contract suite for remote operations, called from another crate: on a device
-//! that sins against one duty at a time, which the suite must find out and name.
+//! Tests of the contract suite for remote operations, called from another crate: on a device that
+//! sins against one duty at a time, which the suite must detect and name.
 
 use outside_provider::rdma::{RdmaSin, sinful};
 use support::loopback::Loopback;
@@ -15,7 +15,7 @@ fn a_device_around_another_one_keeps_the_contract() {
     }
 }
 
-/// Runs a check on a device that sins: it must fail, and name a duty.
+/// Runs a check on a device that sins: it must fail, and name the duty.
 #[track_caller]
 fn found(sin: RdmaSin, duty: &str, check: fn(Peers)) {
     sins::found(sin, duty, |deadline| {
@@ -236,7 +236,7 @@ fn capabilities_that_are_not_kept_are_found() {
     }
 }
 
-/// And under a WorkQ, where whoever waits sleeps.
+/// The suite also detects the sins under a `WorkQ`, where a waiting task sleeps.
 #[test]
 fn sins_are_found_under_a_workq_too() {
     for sin in [RdmaSin::LosesAReceive, RdmaSin::NeverRings] {

@@ -1,5 +1,5 @@
-//! The part of the contract suite for sync events, called from another crate: on a device that sins
-//! against one duty at a time, which the suite must find out and name.
+//! Tests of the contract suite for sync events, called from another crate: on a device that sins
+//! against one duty at a time, which the suite must detect and name.
 
 use outside_provider::sync_event::{EventSin, device};
 use support::sins;
