@@ -47,8 +47,8 @@ enum Job {
 
 use Job::{Answer, Call, Get};
 
-/// A case: its name, its request, the number of connections, and the ratios that must be reached
-/// event-driven and by busy-polling.
+/// A case: its name, its request, the number of connections, and the target ratios, event-driven
+/// and by busy-polling.
 type Case = (&'static str, Job, usize, f64, Option<f64>);
 
 const CASES: [Case; 8] = [
@@ -228,7 +228,7 @@ impl Connection {
     }
 }
 
-/// A measurement: requests per second, and seconds of CPU time per request.
+/// The result of a measurement: requests per second, and seconds of CPU time per request.
 #[derive(Clone, Copy)]
 struct Sample {
     rate: f64,

@@ -75,7 +75,7 @@ fn a_client_that_closes_first_is_no_error_for_the_server() {
     });
 }
 
-/// The server ends in order. The client may learn of the end before it reads.
+/// The server closes the connection in order. The client may notice that before it reads.
 #[test]
 fn a_server_that_closes_first_is_no_error_for_the_client() {
     workers().block_on(async {
@@ -177,7 +177,8 @@ fn polling_workqs_serve_as_well() {
     }
 }
 
-/// Both sides have memory for two streams, so that a stream that is not returned would be missed.
+/// Both sides have memory for two streams, so that a stream that is not returned would be missed
+/// later.
 #[test]
 fn clients_that_go_away_in_the_middle_leave_nothing_behind() {
     workers().block_on(async {

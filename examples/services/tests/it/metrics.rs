@@ -65,7 +65,6 @@ fn the_metrics_page_has_figures_that_move_over_tcp_and_over_rdma() {
         assert_eq!(links, html.matches("http://www.w3.org/2000/svg").count());
         assert!(!html.contains("src=") && html.contains("fetch(\"/metrics\""));
         // Each figure that the charts draw exists.
-        // Each figure that is drawn is there.
         let text = get("/metrics").await;
         let groups = ["workq_", "rdma_", "pool_"];
         let is_figure = |word: &&str| groups.iter().any(|it| word.starts_with(it));

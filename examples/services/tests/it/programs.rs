@@ -137,7 +137,7 @@ fn servers_and_clients_are_programs_of_their_own() {
     assert_eq!(said(say.args(["say", &server.uri(""), "words"])), "words\n");
 }
 
-/// Runs one short round, whose ratios mean nothing.
+/// Runs one short round, whose ratios are not representative.
 #[test]
 fn the_bar_measures_each_case_on_each_transport() {
     let printed = said(services("r10").args(["1", "10"]));

@@ -62,7 +62,7 @@ fn strangers_get_nothing_and_hold_up_nobody() {
     });
 }
 
-/// What arrives is the beginning of TLS, and no word of the request.
+/// The first bytes on the stream are a TLS handshake, and contain nothing of the request.
 #[test]
 fn the_stream_carries_no_plain_text() {
     workers().block_on(async {

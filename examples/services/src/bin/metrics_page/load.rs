@@ -6,8 +6,8 @@ use futures::future::{try_join, try_join_all};
 use services::Result;
 use tokio_doca::{BufPool, Device, Dma, Mmap, Rdma, WorkQ};
 
-/// The maximum number of clients, and the period in which their number rises from none and falls
-/// again.
+/// The maximum number of clients, and the period in which their number rises from zero and falls
+/// back.
 const CLIENTS: usize = 24;
 const PERIOD: Duration = Duration::from_secs(40);
 /// The time until a message is answered.
