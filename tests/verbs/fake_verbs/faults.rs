@@ -187,9 +187,9 @@ impl Faults {
         lock().plan.repeats_numbers = true;
     }
 
-    /// Blocks calls of this name until the guard is dropped. `ibv_destroy_qp` and `ibv_reg_mr`
-    /// block after they have done their work; `ibv_destroy_qp(first)`, `ibv_modify_qp(RTR)` and
-    /// `rdma_connect` block before it.
+    /// Blocks calls of this name until the guard is dropped. `ibv_create_qp`, `ibv_destroy_qp` and
+    /// `ibv_reg_mr` block at their end; `ibv_destroy_qp(first)`, `ibv_modify_qp(RTR)` and
+    /// `rdma_connect` block before they do anything.
     pub fn hold_calls(self, call: &'static str) -> HeldCalls {
         lock().plan.held.push(call);
         HeldCalls(call)
