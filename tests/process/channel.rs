@@ -1,5 +1,5 @@
-//! Channels between two processes: talk, deaths of either side, a service that comes back, and
-//! another user.
+//! Channels between two processes: messages, the death of either side, a service that is restarted,
+//! and peers of another user.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio_doca::{ErrorKind, channel::Channel};
 
 use crate::stream::descriptors_are_short;
 
-/// The host: connects, echoes what comes until it is over, and says how it ended.
+/// The host process: connects, echoes messages until the channel ends, and reports how it ended.
 fn echo(function_of: &str) {
     let name = hear().unwrap();
     run(async {
@@ -42,8 +42,8 @@ fn a_host_and_its_dpu_talk_in_order_and_the_end_of_either_is_told() {
     }
     for kills in [false, true] {
         run(async {
-            // Each time another one: a process that another test starts has the old socket until it
-            // calls exec.
+            // Uses a new name each time: a process that another test starts holds the old socket
+            // until it calls exec.
             let name = unique("talk");
             let hpf0vf1 = representor("hpf0vf1");
             let service = Channel::builder().listen(&hpf0vf1, &name).unwrap();
@@ -125,12 +125,12 @@ fn a_service_that_was_killed_is_told_to_its_clients_and_comes_back_under_its_nam
             let nobody = Channel::builder().connect(&pf0, &name).await.unwrap_err();
             assert_eq!(nobody.kind(), ErrorKind::ConnectionAborted);
         }
-        // The pipes of the peers and the threads that read them go with them.
+        // The pipes of the peers, and the threads that read them, end with the peers.
         is_as_before(std::process::id() as i32, before, "the last channel");
     });
 }
 
-/// Only root starts a process of another user.
+/// Tests that need root, since only root can start a process of another user.
 mod needs_root {
     use super::*;
 
@@ -140,7 +140,8 @@ mod needs_root {
         const TEST: &str = test_name!(another_user_reaches_no_service_and_is_none);
         match role().as_deref() {
             Some("stranger") => {
-                // By its own means, and by the name of the other user's socket, which is no secret.
+                // Connects once with the library, and once by hand, with the name of the other
+                // user's socket, which is no secret.
                 let (name, user) = (hear().unwrap(), hear().unwrap());
                 run(async {
                     let pf0 = function("pf0");
@@ -150,7 +151,7 @@ mod needs_root {
                 let vuid = representor("hpf0").info().vuid().to_owned();
                 let path = format!("tokio-doca/{user}/{vuid}/{name}");
                 let mut raw = Raw::at(&path).unwrap();
-                // Hung up, perhaps before it could be greeted.
+                // The service hangs up, perhaps before it has read the greeting.
                 let _ = std::io::Write::write_all(&mut raw.0, &hello(&name, 100));
                 assert!(raw.is_over());
                 let squatted = format!("tokio-doca/{user}/{vuid}/{name} squatted");
@@ -177,7 +178,8 @@ mod needs_root {
             });
             let mut stranger = said.await.unwrap();
             assert!(!accepts.is_finished());
-            // Whoever takes a service's name is not taken for it.
+            // A process of another user that takes the service's name is not accepted as the
+            // service.
             let squatted = format!("{name} squatted");
             let pf0 = function("pf0");
             let refused = Channel::builder()
@@ -195,7 +197,7 @@ mod needs_root {
     }
 }
 
-/// `service.accept().await?` is a loop of a server that does not end.
+/// A server loop with `service.accept().await?` does not end when descriptors run out.
 #[test]
 fn a_service_without_descriptors_waits_until_it_has_some() {
     if !alone(test_name!(
@@ -207,7 +209,7 @@ fn a_service_without_descriptors_waits_until_it_has_some() {
         let name = unique("short");
         let service = service(Channel::builder(), &name);
         let limits = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        // It stands in the line of the socket.
+        // The client waits in the socket's accept queue.
         let mut client = Raw::of_pf0(&name);
         client.greet(&name, 4080);
         descriptors_are_short();

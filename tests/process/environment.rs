@@ -1,4 +1,4 @@
-//! What a process takes from its environment, and what is the process's: the list of providers.
+//! Tests of environment variables, and of the list of providers, which belongs to the process.
 
 use std::sync::Arc;
 
@@ -61,12 +61,12 @@ fn only_who_looks_for_an_adapter_opens_libibverbs() {
     Device::open_default().unwrap();
     assert!(!is_open());
     let text = rejected(Device::open("no_such_device0"), ErrorKind::NotFound);
-    // It may not be installed.
+    // libibverbs may not be installed.
     assert_eq!(is_open(), !text.contains("cannot be opened"), "{text}");
     Device::list().unwrap();
 }
 
-/// A provider with one device, which cannot be opened.
+/// A provider with one device that cannot be opened.
 struct Other(&'static str);
 
 impl Provider for Other {
@@ -89,7 +89,7 @@ impl Provider for Other {
 
 #[test]
 fn a_provider_of_the_applications_is_listed_after_the_software_devices() {
-    // In a process of its own: the list of providers is the process's.
+    // Runs in its own process, because the list of providers belongs to the process.
     if !alone(test_name!(
         a_provider_of_the_applications_is_listed_after_the_software_devices
     )) {
@@ -187,11 +187,12 @@ fn a_process_has_the_side_and_the_card_of_its_environment() {
     }
 }
 
-/// Only root gives a program another user.
+/// Tests that need root, since only root can start a program as another user.
 mod needs_root {
     use super::*;
 
-    /// A program with the rights of its file: its environment is that of somebody else.
+    /// A set-user-ID program runs with the rights of its file's owner, but its environment comes
+    /// from another user.
     #[test]
     #[ignore = "needs root"]
     fn a_setuid_program_heeds_no_variables() {
@@ -212,8 +213,9 @@ mod needs_root {
         let folder = programs::Folder::new();
         std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o755)).unwrap();
         let copy = folder.path("setuid");
-        // By another process: a child that another test starts inherits no descriptor that writes
-        // to the copy. While there is one, the copy cannot be started (ETXTBSY).
+        // Another process makes the copy, so that no child of another test inherits a descriptor
+        // that is open for writing it: such a descriptor would prevent the copy from being started
+        // (ETXTBSY).
         let mut copying = std::process::Command::new("cp");
         copying.arg(std::env::current_exe().unwrap()).arg(&copy);
         assert!(copying.status().unwrap().success());
@@ -226,7 +228,7 @@ mod needs_root {
                 .env(VARIABLE, "nonsense");
             let mut peer = Peer::spawn(command);
             let said = peer.hear();
-            // A file system that is mounted `nosuid` fails here.
+            // This fails on a file system that is mounted `nosuid`.
             assert_eq!(said, says);
             peer.ends();
         }

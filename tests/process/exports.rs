@@ -1,5 +1,5 @@
-//! Memory of one process used by another: real processes, and what becomes of one when the other
-//! goes.
+//! Memory of one process that another process uses, and what happens to either when the other one
+//! ends.
 
 use std::ops::Range;
 use std::os::unix::process::CommandExt;
@@ -33,7 +33,7 @@ fn exported(access: Access, len: usize) -> (Mmap, Vec<u8>) {
     (mmap, blob)
 }
 
-/// A Dma on the DPU's side, and a Buf of its own.
+/// A `Dma` on the DPU's side, with its own buffer.
 struct Copies {
     device: Device,
     dma: Dma,
@@ -74,7 +74,7 @@ fn dpu() -> Copies {
     Copies::new(Soft::builder().view(View::Dpu).build())
 }
 
-/// The child that exports: says its blob, then obeys.
+/// The exporting child process: prints its blob, then obeys commands.
 fn exporter(access: Access) {
     let (mmap, blob) = exported(access, LEN);
     let buf = BufInventory::with_capacity(1)
@@ -120,7 +120,7 @@ fn exporter(access: Access) {
     }
 }
 
-/// Becomes another program, which says so, and ends when its input does.
+/// Replaces this process by another program, which reports that, and ends when its input does.
 fn replace() -> ! {
     let script = "echo '@@ replaced'; exec cat";
     let error = Command::new("sh").args(["-c", script]).exec();
@@ -193,8 +193,8 @@ fn an_exporter_that_stops_or_drops_is_named() {
     }
 }
 
-/// A list of ranges of two exporters' memory fails for whichever has gone, wherever it stands in
-/// the list, and moves nothing.
+/// A list of ranges in two exporters' memory fails once either exporter has ended, wherever its
+/// ranges are in the list, and no byte is copied.
 #[test]
 fn a_list_of_two_exporters_memory_is_copied_until_one_goes() {
     if role().is_some() {
@@ -226,7 +226,8 @@ fn a_list_of_two_exporters_memory_is_copied_until_one_goes() {
         assert_eq!(read(), Ok(70));
         let expected = [&bytes[10..30], &bytes[4000..4050]].concat();
         assert_eq!(copies.buf.data().unwrap()[..], expected[..]);
-        // From memory of both to other memory of both; and the same bytes twice.
+        // Copies from the memory of both exporters to other memory of both; some bytes are copied
+        // twice.
         let scatter = list([100..120, 100..150]);
         assert_eq!(block_on(copies.dma.copy(&gather, &scatter)), Ok(70));
         let error = block_on(copies.dma.copy(&gather, list([0..20, 4049..4099])));
@@ -240,7 +241,7 @@ fn a_list_of_two_exporters_memory_is_copied_until_one_goes() {
         }
         let stays_there = remotes[0].buf(10..30).unwrap();
         for list in [&gather, &reversed] {
-            // From the list, over bytes that are known.
+            // Copies from the list over known bytes.
             copies.buf.reset_data_len().unwrap();
             copies.buf.extend_from_slice(&[0xa5; LEN]).unwrap();
             copies.buf.reset_data_len().unwrap();
@@ -252,7 +253,7 @@ fn a_list_of_two_exporters_memory_is_copied_until_one_goes() {
                 [0xa5; LEN],
                 "nothing was moved"
             );
-            // To the list.
+            // Copies to the list.
             let error = copies.dma.copy(copies.buf.slice(..70).unwrap(), list);
             assert_eq!(block_on(error).unwrap_err().reason(), Reason::ExportRevoked);
             assert_eq!(
@@ -264,7 +265,7 @@ fn a_list_of_two_exporters_memory_is_copied_until_one_goes() {
         goes.kill();
         let error = block_on(copies.dma.copy(&gather, &scatter)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-        // The other one's memory is there as before.
+        // The other exporter's memory is still available.
         assert!(gather.pop().unwrap().is_some());
         assert_eq!(read(), Ok(20));
         stays.ends();
@@ -325,7 +326,7 @@ fn an_exporter_that_replaces_its_program_is_named() {
             assert_eq!(copies.write(&pattern(3, LEN), &all), Ok(LEN));
             assert!(copies.read(&all).unwrap() == pattern(3, LEN));
         }
-        // A call that fails changes nothing.
+        // A call of exec that fails changes nothing.
         peer.say("exec nothing");
         peer.hear();
         remotes[0].check().unwrap();
@@ -340,7 +341,7 @@ fn an_exporter_that_replaces_its_program_is_named() {
         };
         for (copies, remote) in importers.iter().zip(&remotes) {
             let all = remote.buf(..).unwrap();
-            // At once: nobody has to hear of it first.
+            // The errors come at once, before a notification could arrive.
             for error in [
                 remote.check().unwrap_err(),
                 copies.write(b"after", &all).unwrap_err(),
@@ -358,7 +359,7 @@ fn an_exporter_that_replaces_its_program_is_named() {
         let again = RemoteMmap::from_export(&copies.device, &blob).wait();
         assert_eq!(again.unwrap_err().kind(), ErrorKind::ConnectionReset);
         if let Some(next) = next {
-            // The same process, and another program: what the new one exports is its own.
+            // The same process now runs another program: what that program exports belongs to it.
             let there = copies.import(&next).buf(..5).unwrap();
             assert_eq!(copies.write(b"alive", &there), Ok(5));
             assert!(remotes[0].check().is_err());
@@ -376,7 +377,7 @@ fn an_exporter_that_does_not_answer_is_a_timeout() {
         start_exporter(test_name!(an_exporter_that_does_not_answer_is_a_timeout));
     let pid = nix::unistd::Pid::from_raw(peer.pid());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
-    // A thread that runs on another CPU stops a moment later.
+    // A thread on another CPU stops a moment later.
     block_until("all its threads have stopped", || {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         let stopped = |task: std::fs::DirEntry| {
@@ -394,7 +395,7 @@ fn an_exporter_that_does_not_answer_is_a_timeout() {
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     assert!(start.elapsed() >= limit);
-    // One that is dropped goes on by itself, and keeps no task until then.
+    // An import that is dropped completes by itself, and keeps no reference to its task.
     let count = Count::new();
     let waker = count.waker();
     let mut dropped = RemoteMmap::from_export(&device, &blob).timeout(LIMIT);
@@ -425,7 +426,7 @@ fn nothing_is_left_when_the_last_export_and_the_last_import_have_gone() {
         return nothing_is_left_of_an_import();
     }
     if role.is_some() {
-        // Nothing of a device is there yet: what an engine has would stay.
+        // Measures before any device exists, because memory of an engine would stay.
         let before = footprint(std::process::id() as i32);
         let (mmap, blob) = exported(DPU, LEN);
         say(&hex(&blob));
@@ -438,7 +439,7 @@ fn nothing_is_left_when_the_last_export_and_the_last_import_have_gone() {
     let test = test_name!(nothing_is_left_when_the_last_export_and_the_last_import_have_gone);
     let mut peer = Peer::start(test, "exporter");
     let blob = unhex(&peer.hear());
-    // This process runs other tests at the same time, so a child of its own looks.
+    // This process runs other tests at the same time, so a child checks that nothing is left.
     let mut importer = Peer::start(test, "importer");
     importer.say(&hex(&blob));
     assert_eq!(importer.hear(), "clean");
@@ -448,7 +449,7 @@ fn nothing_is_left_when_the_last_export_and_the_last_import_have_gone() {
     peer.ends();
 }
 
-/// In a child that runs nothing else.
+/// Runs in a child that does nothing else.
 fn nothing_is_left_of_an_import() {
     let blob = unhex(&hear().unwrap());
     let device = Soft::builder().view(View::Dpu).build().open("p0").unwrap();
@@ -475,7 +476,7 @@ fn the_kernel_refuses_another_user_who_holds_what_it_may_only_read() {
             let there = remote.buf(..100).unwrap();
             let error = copies.write(b"no", &there).unwrap_err();
             assert_eq!(error.reason(), Reason::RemoteNotWritable);
-            // What a hostile one would try: all it has is the mapping.
+            // Tries what a hostile importer could: all it has is the mapping.
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             let shared: Vec<&str> = maps
                 .lines()
@@ -510,11 +511,11 @@ fn the_kernel_refuses_another_user_who_holds_what_it_may_only_read() {
     peer.ends();
 }
 
-/// Only root makes a network namespace.
+/// Tests that need root, since only root can make a network namespace.
 mod needs_root {
     use super::*;
 
-    /// In a network namespace of its own an abstract name means nothing, and a path does.
+    /// In another network namespace an abstract socket name is not found, but a path is.
     #[test]
     #[ignore = "needs root"]
     #[expect(
@@ -542,7 +543,7 @@ mod needs_root {
         let mut importer = Peer::start_with(TEST, "importer", |command| {
             let leave =
                 || nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(Into::into);
-            // SAFETY: one system call, which is allowed between fork and exec.
+            // SAFETY: makes one system call, which is allowed between fork and exec.
             unsafe { command.pre_exec(leave) };
         });
         let (abstractly, blob) = start_exporter(TEST);
@@ -569,10 +570,10 @@ mod needs_root {
     }
 }
 
-/// mprotect(2) of a mapping of ours to writable, which the kernel must refuse.
+/// Returns true if the kernel refuses to make a mapping of this process writable by mprotect(2).
 #[expect(unsafe_code, reason = "tries what must be refused")]
 fn cannot_become_writable(start: usize, len: usize) -> bool {
     let at = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start);
-    // SAFETY: it takes nothing from a mapping, and gives a permission that nobody uses.
+    // SAFETY: keeps the mapping, and adds a permission that no code uses.
     unsafe { libc::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) == -1 }
 }

@@ -1,5 +1,4 @@
-//! A child of `fork` in the middle of jobs: the parent's jobs finish, and the child has not the
-//! memory.
+//! Forks in the middle of jobs: the parent's jobs complete, and the child does not have the memory.
 #![expect(unsafe_code, reason = "forks")]
 
 use std::io::{PipeReader, PipeWriter, Read, pipe};
@@ -9,24 +8,25 @@ use nix::unistd::Pid;
 use support::{test_name, *};
 use tokio_doca::{Mmap, mem::HugePages};
 
-/// A child that makes system calls only: it waits until the parent says so, or not at all, and
-/// exits with 7.
+/// Forks a child that makes system calls only. It waits for a byte from the parent, or not at all,
+/// and exits with 7.
 fn child(waits: bool) -> (Pid, PipeWriter) {
     use std::os::fd::AsRawFd;
     let (said, say): (PipeReader, PipeWriter) = pipe().unwrap();
     let (from, other) = (said.as_raw_fd(), say.as_raw_fd());
-    // SAFETY: the child allocates nothing, takes no lock and runs no destructor: close, read and
-    // _exit.
+    // SAFETY: the child allocates nothing, takes no lock and runs no destructor: it only calls
+    // close, read and _exit.
     match unsafe { libc::fork() } {
         0 => {
             let mut byte = 0_u8;
             if waits {
-                // SAFETY: its own copy of the descriptor; else it would wait for itself.
+                // SAFETY: closes the child's copy of the descriptor; otherwise the child would wait
+                // for itself.
                 unsafe { libc::close(other) };
-                // SAFETY: one byte of its own stack.
+                // SAFETY: reads one byte into the child's stack.
                 unsafe { libc::read(from, (&raw mut byte).cast(), 1) };
             }
-            // SAFETY: ends the child, and nothing of the parent's.
+            // SAFETY: ends the child process only.
             unsafe { libc::_exit(7) }
         }
         -1 => panic!("{}", std::io::Error::last_os_error()),
@@ -38,7 +38,7 @@ fn ends(pid: Pid) {
     assert_eq!(waitpid(pid, None).unwrap(), WaitStatus::Exited(pid, 7));
 }
 
-/// The Mmaps that a process has.
+/// Counts the `Mmap`s that a process has mapped.
 fn mapped(pid: Pid) -> usize {
     let mut maps = String::new();
     let mut file = std::fs::File::open(format!("/proc/{pid}/maps")).unwrap();

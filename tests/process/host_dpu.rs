@@ -1,5 +1,5 @@
-//! Memory of a process that stands for the host, copied by one that stands for the DPU, in both
-//! directions: permissions, the wrong function, and an exporter that stops in the middle.
+//! Memory of a process that plays the host, copied in both directions by a process that plays the
+//! DPU: permissions, the wrong function, and an exporter that stops in the middle.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ const LEN: usize = 256 << 10;
 const READ_ONLY: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_ONLY);
 const READ_WRITE: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
 
-/// The host: exports memory of the function that it is told, and stops when it is told.
+/// The host process: exports memory of the function that it is told, and stops on command.
 fn host() {
     let [name, access] = [hear().unwrap(), hear().unwrap()];
     let access = if access == "ro" {
@@ -53,7 +53,7 @@ fn start(test: &str, function: &str, access: &str) -> (Peer, Vec<u8>) {
     (peer, blob)
 }
 
-/// The DPU: a Dma, and Bufs of its own.
+/// The DPU process: a `Dma` with its own buffers.
 struct Dpu {
     soft: Soft,
     device: Device,
@@ -149,8 +149,8 @@ fn is_revoked(error: JobError) {
     assert_eq!(named, expected, "{error}");
 }
 
-/// Jobs that are in flight when the exporter stops end, whichever way; what begins later fails,
-/// with one error.
+/// When the exporter stops, jobs in flight complete with or without an error; later ones fail with
+/// one named error.
 #[test]
 fn an_exporter_that_stops_while_jobs_run_is_one_named_error_for_later_ones() {
     const TEST: &str =
@@ -200,7 +200,7 @@ fn an_exporter_that_stops_while_jobs_run_is_one_named_error_for_later_ones() {
             }
             assert_eq!(room.data_len(), 0);
         });
-        // Nothing of theirs is leased any more.
+        // None of the buffers is leased any more.
         assert!(bufs.iter().all(|buf| buf.data_mut().is_ok()));
         peer.ends();
     }
@@ -228,7 +228,7 @@ fn copies_under_way_while_the_exporter_stops_go_from_good_to_revoked_once() {
                     Ok(copied) => {
                         assert_eq!(copied, LEN);
                         good += 1;
-                        // By then they are under way.
+                        // By then the jobs are in flight.
                         if good == 10 {
                             peer.say("stop");
                         }

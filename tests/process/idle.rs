@@ -1,6 +1,6 @@
-//! An idle program makes no wake-ups at all: the context switches of every thread but this one do
-//! not change for three seconds, although the program exports memory to another process and imports
-//! memory from it.
+//! Tests that an idle program is never woken: for three seconds no thread but this one has a
+//! context switch, although the program exports memory to another process and imports memory from
+//! it.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,15 @@ use tokio_doca::{
     mem::{Access, RemoteMmap},
 };
 
-/// How long nothing may wake up.
+/// How long no thread may wake up.
 const IDLE: Duration = Duration::from_secs(3);
 
 const HYBRID: Mode = Mode::Hybrid {
     spin: Duration::from_micros(30),
 };
 
-/// Context switches so far, voluntary and not, of each thread but this one, with its name.
+/// Returns the number of context switches, voluntary and not, of each thread but this one, with the
+/// thread's name.
 fn switches() -> Vec<(String, u64)> {
     let here = nix::unistd::gettid().to_string();
     let mut switches: Vec<_> = std::fs::read_dir("/proc/self/task")
@@ -45,14 +46,14 @@ fn switches() -> Vec<(String, u64)> {
     switches
 }
 
-/// All threads sleep, so that what comes after is a wake-up of an idle program.
+/// Waits until all threads sleep, so that any later context switch is a wake-up of an idle program.
 fn settled() -> Vec<(String, u64)> {
     let end = Instant::now() + LIMIT;
     let mut before = switches();
     loop {
         std::thread::sleep(Duration::from_millis(100));
         let now = switches();
-        // One that is to run, and has no CPU yet, switches nothing.
+        // A thread that is ready but has no CPU makes no context switches.
         if now == before && others_sleep() {
             return now;
         }
@@ -61,7 +62,7 @@ fn settled() -> Vec<(String, u64)> {
     }
 }
 
-/// Memory that another process may use.
+/// Exports memory that another process may use.
 fn export() -> (Mmap, Vec<u8>) {
     let device = Soft::builder().build().open("pf0").unwrap();
     let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;
@@ -86,11 +87,11 @@ fn other() {
     hear();
     let before = settled();
     assert!(before.iter().any(|(name, _)| name.contains("doca-f")));
-    // The wait is the measurement.
+    // Sleeps for the duration of the measurement.
     std::thread::sleep(IDLE);
     assert_eq!(switches(), before, "a thread woke up");
     remote.check().unwrap();
-    // The parent's thread that reads this is not to wake while the parent measures.
+    // The parent's thread that reads this must not wake while the parent measures.
     hear();
     say("idle");
     drop((mmap, remote));
@@ -149,7 +150,7 @@ fn an_idle_program_makes_no_wakeups() {
     let fabric = before.iter().any(|(name, _)| name.contains("doca-f"));
     assert!(fabric, "the fabric's thread is there: {before:?}");
     peer.say("be idle");
-    // The wait is the measurement.
+    // Sleeps for the duration of the measurement.
     std::thread::sleep(IDLE);
     assert_eq!(switches(), before, "a thread woke up");
     remote.check().unwrap();

@@ -1,8 +1,8 @@
-//! What takes several processes, or a process of its own: peers that live, are hostile, stop or are
-//! killed, forks, and the examples.
+//! Tests that need several processes or their own process: peers that live, are hostile, stop or
+//! are killed, forks, and the examples.
 //!
-//! A test starts this program again in another role (`support::peer`), or an example, which
-//! `cargo test` has built.
+//! A test starts this program again in another role (`support::peer`), or an example that `cargo
+//! test` has built.
 
 /// The store of `examples/block_store`, and its client.
 mod block_store {

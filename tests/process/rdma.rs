@@ -1,4 +1,4 @@
-//! Remote operations between two processes: all of them, in all modes, with either side as the
+//! Remote operations between two processes: all operations, in all modes, with either side as the
 //! host; and a thousand contexts.
 
 use std::collections::BTreeSet;
@@ -19,20 +19,20 @@ use tokio_doca::{
 
 const LARGE: usize = 8 << 20;
 
-/// Bytes that do not repeat with the size of anything.
+/// Returns bytes whose pattern does not repeat with any buffer size.
 fn many_bytes(seed: u8, len: usize) -> Vec<u8> {
     let mut bytes = pattern(seed, 65_521).repeat(len.div_ceil(65_521));
     bytes.truncate(len);
     bytes
 }
 
-/// Memory for a large message.
+/// Returns a buffer for a large message.
 fn large(side: &Side) -> Buf {
     let mmap = Mmap::builder().device(&side.device).alloc(LARGE).unwrap();
     BufInventory::with_capacity(1).buf(&mmap, ..).unwrap()
 }
 
-/// Who asks for everything.
+/// The side that requests all operations.
 async fn active(side: &Side) {
     let rdma = &side.rdma;
     let remote = side.import(&side.recv().await.unwrap());
@@ -70,9 +70,9 @@ async fn active(side: &Side) {
     }
     assert_eq!(rdma.send(&chain).await, Ok(15));
 
-    // The counter is overwritten next: not before the other side has looked at it.
+    // Waits until the other side has read the counter, which is overwritten next.
     assert_eq!(side.recv().await.unwrap(), b"looked");
-    // More than an inline copy, and much more than the stream of a channel.
+    // A message larger than an inline copy, and much larger than the stream of a channel.
     let all = remote.buf(..).unwrap();
     let message = large(side);
     message
@@ -88,7 +88,7 @@ async fn active(side: &Side) {
     assert!(bytes(&answer) == many_bytes(11, LARGE));
 }
 
-/// Who lets it be done, and looks.
+/// The side whose memory is used, and which checks it.
 async fn passive(side: &Side) {
     let rdma = &side.rdma;
     side.send(&side.memory()).await.unwrap();
@@ -139,12 +139,12 @@ fn both(side: &Side, active_first: bool) {
         });
     };
     run(active_first);
-    // The counter is as it was.
+    // Resets the counter.
     side.shared.copy_in(0, &[0; 16]).unwrap();
     run(!active_first);
 }
 
-/// Each side is asked by the other, so that the host is the one and the other.
+/// Each side is the active one in turn, so that the host is once active and once passive.
 #[test]
 fn all_operations_in_all_modes() {
     if let Some(setup) = role() {
@@ -178,7 +178,7 @@ fn all_operations_in_all_modes() {
 const CONTEXTS: usize = 1000;
 const DESCRIPTORS: u64 = 256;
 
-/// One side of a thousand contexts on a WorkQ.
+/// One process with a thousand contexts on a WorkQ.
 fn many(right: bool) {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, hard).unwrap();
@@ -189,7 +189,7 @@ fn many(right: bool) {
     let device = Soft::builder().build().open("pf0").unwrap();
     let pid = std::process::id() as i32;
     let workq = || WorkQ::builder().mode(setup.mode).build().unwrap();
-    // The device's engine stays.
+    // The device's engine stays until the process ends.
     drop(Side::on(&device, &workq(), setup));
     let before = footprint(pid);
     let workq = workq();
@@ -237,7 +237,7 @@ fn many(right: bool) {
     };
     run(async {
         assert!(all().await.iter().all(Result::is_ok));
-        // One of them ends.
+        // One of the contexts is reset.
         say("all");
         hear();
         let watch = rdmas[500].watch();
@@ -294,7 +294,7 @@ fn a_thousand_contexts_take_few_descriptors_and_do_not_disturb_each_other() {
     peers.into_iter().for_each(Peer::ends);
 }
 
-/// Two contexts of one's own: who works with them looks for all.
+/// Connects two contexts of this process; any task that waits for them polls the whole WorkQ.
 async fn pair(side: &Side, setup: Setup) {
     let [one, other] = [(); 2].map(|()| context(&side.device, &side.workq, setup));
     support::rdma::connect(&one, &other);
@@ -302,15 +302,15 @@ async fn pair(side: &Side, setup: Setup) {
     assert!(empty.is_ok() && sent.is_ok());
 }
 
-/// Contexts that come and go on a WorkQ that stays, of which one side only sends or writes, or does
-/// nothing at all.
+/// Contexts come and go on a WorkQ that stays. One side only sends or writes, or does nothing at
+/// all.
 fn come_and_go() {
     let pid = std::process::id() as i32;
     let setup = Setup::new(false, Mode::EventDriven);
     let runtime = runtime();
     let side = Side::new(setup);
     runtime.block_on(async {
-        // The fabric stays.
+        // The fabric's resources stay until the process ends.
         let _exported = side.memory();
         let memories = footprint(pid).1;
         pair(&side, setup).await;
@@ -352,7 +352,7 @@ fn contexts_that_come_and_go_leave_nothing_on_their_workq() {
         return come_and_go();
     }
     let mut one = Peer::start(TEST, "one");
-    // The other one is a new process each time, and the links are new too.
+    // The peer is a new process each time, so the links are new too.
     for words in [
         ["send", "recv"],
         ["recv", "send"],
@@ -375,7 +375,7 @@ fn contexts_that_come_and_go_leave_nothing_on_their_workq() {
     one.ends();
 }
 
-/// The files behind the message rings and doorbell pages of this process.
+/// Returns the files behind the message rings and doorbell pages of this process.
 fn arenas() -> BTreeSet<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let lines = maps.lines().filter(|it| it.contains("tokio-doca-arena"));
@@ -383,8 +383,8 @@ fn arenas() -> BTreeSet<String> {
     lines.map(inode).collect()
 }
 
-/// One connection after the other, beside one that stays: of so many messages each way, with this
-/// many receives.
+/// Makes one connection after the other, beside one that stays. Each transfers the given number of
+/// messages in each direction, with the given number of receives.
 fn in_turn() {
     let setup = Setup::new(false, Mode::EventDriven);
     let side = Side::new(setup);
@@ -408,16 +408,16 @@ fn in_turn() {
                 assert_eq!(bytes(&came), pattern(round, 3000));
             }
             arenas.extend(self::arenas());
-            // The peer has what was sent, and sees no end before it has.
+            // Waits until the peer has received all messages, before it can see the end.
             say("done");
             hear();
-            // One side finds out that the other has closed the connection, or both close it.
+            // Either one side notices that the other has closed the connection, or both close it.
             connections += 1;
             if connections % 2 == 0 && role().is_some_and(|it| it == "one") {
                 rdma.recv(side.empty()).await.unwrap_err();
             }
             drop(rdma);
-            // Meanwhile the queue looks, and polls for the dropped one no more.
+            // Meanwhile the WorkQ is polled, and no longer polls the dropped connection.
             let (sent, came) = tokio::join!(side.send(b"beside"), side.recv());
             assert_eq!((sent, came.unwrap()), (Ok(()), b"beside".to_vec()));
             say(&arenas.len().to_string());
@@ -443,7 +443,8 @@ fn connections_beside_another_use_the_memory_of_those_before() {
     };
     swap(&mut peers);
     let mut known = 0;
-    // The messages of a connection, its receives, and how much memory is new for it.
+    // The number of messages and of receives of a connection, and the number of files that are new
+    // for it.
     let rounds = [
         (1, 8, 1),
         (1, 8, 0),
@@ -452,7 +453,7 @@ fn connections_beside_another_use_the_memory_of_those_before() {
         (1, 16, 1),
         (1, 8, 0),
     ];
-    // What has carried much is not kept.
+    // A ring that has carried many messages is not kept for reuse.
     let much = [(60, 8, 0), (1, 8, 1), (0, 16, 0), (1, 16, 0)];
     for (messages, receives, new) in rounds.into_iter().chain(much) {
         for peer in &mut peers {
@@ -466,7 +467,7 @@ fn connections_beside_another_use_the_memory_of_those_before() {
         let [here, there] = peers.each_mut().map(Peer::hear);
         assert_eq!(here, there);
         let arenas = here.parse::<usize>().unwrap();
-        // A page, and the ring of the connection that stays.
+        // The doorbell page, and the ring of the connection that stays.
         let before = if known == 0 { 2 } else { known };
         assert_eq!(
             arenas - before,
@@ -479,7 +480,8 @@ fn connections_beside_another_use_the_memory_of_those_before() {
     peers.into_iter().for_each(Peer::ends);
 }
 
-/// What a process sent before it was killed is taken, and then the end is told.
+/// Messages that a process sent before it was killed are received first, and then the end is
+/// reported.
 #[test]
 fn messages_of_a_process_that_was_killed_are_taken_first() {
     const TEST: &str = test_name!(messages_of_a_process_that_was_killed_are_taken_first);

@@ -1,4 +1,4 @@
-//! A write or read of nothing asks whether the peer is there.
+//! Tests that a write or read of no bytes checks whether the peer is still there.
 
 use support::peer::{Peer, hear, role};
 use support::rdma::{Setup, Side, connect, failed};

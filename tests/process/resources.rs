@@ -1,5 +1,4 @@
-//! What a process has of the kernel: memory, mappings, descriptors and threads, and that all of it
-//! is given back.
+//! The kernel resources of a process: memory, mappings, descriptors and threads are all given back.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -21,7 +20,7 @@ use tokio_doca::{
     mem::{Access, BufInventory, HugePages},
 };
 
-/// What the machine has in shared memory, in KiB.
+/// Returns the machine's shared memory in use, in KiB.
 fn shmem() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap();
     let line = info.lines().find(|line| line.starts_with("Shmem:"));
@@ -29,7 +28,7 @@ fn shmem() -> u64 {
     number.parse().unwrap()
 }
 
-/// In a process of its own, with a parent that ends it before it takes the machine's memory.
+/// Runs in its own process, whose parent ends it before it takes the machine's memory.
 fn ask_for_more_memory_than_there_is() {
     let device = Soft::builder().build().open("pf0").unwrap();
     for len in [1 << 60, 1 << 44] {
@@ -39,7 +38,7 @@ fn ask_for_more_memory_than_there_is() {
     }
 }
 
-/// What `what` says while no file of this process may be longer than this.
+/// Runs `what` while files of this process are limited to `most` bytes.
 fn limited<T>(most: u64, what: impl FnOnce() -> T) -> T {
     let (soft, hard) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
     setrlimit(Resource::RLIMIT_FSIZE, most, hard).unwrap();
@@ -70,7 +69,7 @@ fn a_limit_of_files_is_an_error_and_not_sigxfsz() {
         assert!(text.contains("ulimit -f"), "{text}");
         limited(MOST, || alloc(MOST as usize)).unwrap();
     }
-    // What processes share is in files as well.
+    // Memory shared between processes is in files as well.
     let memory = memory().alloc(4096).unwrap();
     let exported = limited(100, || memory.export_rdma(&device));
     let text = rejected(exported, ErrorKind::NoMemory);
@@ -78,8 +77,8 @@ fn a_limit_of_files_is_an_error_and_not_sigxfsz() {
     memory.export_rdma(&device).unwrap();
 }
 
-// A memfd is not accounted for when it is made longer: the length is compared with what there is
-// before.
+// The kernel does not check the available memory when a memfd is made longer, so the library
+// compares the length with the available memory before.
 #[test]
 fn more_memory_than_there_is_is_an_error_and_not_the_oom_killer() {
     if role().is_some() {
@@ -104,7 +103,7 @@ fn more_memory_than_there_is_is_an_error_and_not_the_oom_killer() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Calls `f` with every order of `n` things (Heap's algorithm).
+/// Calls `f` with every order of `n` items (Heap's algorithm).
 fn permutations(n: usize, f: &mut impl FnMut(&[usize])) {
     fn go(k: usize, order: &mut [usize], f: &mut impl FnMut(&[usize])) {
         if k <= 1 {
@@ -161,7 +160,8 @@ fn everything_may_be_dropped_in_every_order() {
     });
 }
 
-/// Waker, WorkQ and AsyncFd would keep each other, if the waker did not hold a Weak.
+/// The waker, the WorkQ and the `AsyncFd` would keep each other alive if the waker did not hold a
+/// `Weak`.
 #[test]
 fn workqs_that_were_awaited_on_are_freed() {
     if !alone(test_name!(workqs_that_were_awaited_on_are_freed)) {
@@ -183,8 +183,8 @@ fn workqs_that_were_awaited_on_are_freed() {
             }
             until("the descriptors are closed", || descriptors() == before).await;
         });
-        // The engine may close its queue after the Bench's last drop: the next flavour counts
-        // without it.
+        // The engine may close its queue after the last drop of the `Bench`: waits, so that the
+        // next flavour does not count that queue.
         block_until("the Bench's are closed", || descriptors() == outside);
     }
 }
@@ -255,7 +255,7 @@ fn transparent_huge_pages_are_advice_that_the_kernel_has_heard() {
                 .to_owned()
         };
         let (rss, flags) = (field("Rss:"), field("VmFlags:"));
-        // All of it, but for pages that the kernel moves just now.
+        // Almost all of the memory is resident; the kernel may be moving some pages.
         let kib: u64 = rss.split_whitespace().nth(1).unwrap().parse().unwrap();
         assert!((8192 - 512..=8192).contains(&kib), "populated: {rss}");
         flags.split_whitespace().any(|flag| flag == "hg")
@@ -281,7 +281,7 @@ fn transparent_huge_pages_are_advice_that_the_kernel_has_heard() {
     });
 }
 
-/// The error names the call, and not the mmap before it.
+/// The error names `madvise`, and not the `mmap` before it.
 #[test]
 fn advice_that_the_kernel_refuses_is_named() {
     if programs::is_emulated("filter system calls") {
@@ -303,7 +303,7 @@ fn advice_that_the_kernel_refuses_is_named() {
     }
 }
 
-/// The KiB that the message rings of this process have in memory.
+/// Returns how many KiB of this process's message rings are resident.
 fn rings() -> u64 {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_ring = false;
@@ -322,8 +322,8 @@ fn rings() -> u64 {
     sum
 }
 
-/// Streams that are idle give the memory of their message rings back, at some turn of their queue
-/// after some seconds, and go on with what is written then.
+/// Idle streams return the memory of their message rings after some seconds, when their queue is
+/// polled, and work again when they are written.
 #[test]
 fn idle_streams_give_the_memory_of_their_rings_back() {
     if !alone(test_name!(idle_streams_give_the_memory_of_their_rings_back)) {
@@ -360,7 +360,7 @@ fn idle_streams_give_the_memory_of_their_rings_back() {
         while rings() > before + 64 {
             assert!(Instant::now() < end, "{} KiB, {before} before", rings());
             for (here, there) in &mut others {
-                // It lies beside the rings' streams.
+                // A short message does not use the stream of the ring.
                 here.write_all(b"a word").await.unwrap();
                 let mut came = [0; 6];
                 let read = there.read_exact(&mut came);

@@ -1,8 +1,9 @@
-//! `rping` of rdma-core on the other side, in both roles: it connects by rdma_cm, and the server
-//! reads the client's memory, and writes it, by the raw address and key of a message.
+//! Tests against `rping` of rdma-core, in both roles: it connects by rdma_cm, and the server reads
+//! and writes the client's memory by the raw address and key in a message.
 //!
-//! Each round the client sends where its text is, which the server reads; then it sends where there
-//! is room, which the server writes to. The server answers each by a message that says nothing.
+//! In each round the client sends the address of its text, which the server reads; then it sends
+//! the address of a buffer, which the server writes. The server answers each message with one that
+//! carries no information.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -17,17 +18,17 @@ use tokio_doca::verbs::MemoryAddress;
 use tokio_doca::{Buf, Mmap, Mode};
 
 const ROUNDS: usize = 10;
-/// Bytes of rping's message: an address, a key and a length, big-endian.
+/// Size in bytes of rping's message: an address, a key and a length, big-endian.
 const INFO: usize = 16;
 
-/// A port that no other test here has, nor the last one of the same test.
+/// Returns a port that no other test here uses, and that no earlier run of the same test has used.
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(7174);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Where rping listens: at this address, unless its machine is another one, as in
-/// `tests/soft-roce/two`, which names its address.
+/// Returns the address of rping: `ip`, or `TOKIO_DOCA_RPING_AT` if rping runs on another machine,
+/// as in `tests/soft-roce/two`.
 fn there(ip: IpAddr) -> IpAddr {
     std::env::var("TOKIO_DOCA_RPING_AT").map_or(ip, |text| text.parse().unwrap())
 }
@@ -50,7 +51,7 @@ impl Rping {
         )
     }
 
-    /// Its rounds, and whether it has ended well.
+    /// Waits for the end. Returns the number of rounds, and true if rping has succeeded.
     fn end(mut self) -> (usize, bool) {
         block_until("rping ends", || self.0.try_wait().unwrap().is_some());
         let mut said = String::new();
@@ -86,7 +87,7 @@ fn address(info: &[u8]) -> MemoryAddress {
     }
 }
 
-/// The memory of a message's address.
+/// Imports the memory whose address is in a message.
 async fn remote(side: &Side, message: &Buf, access: Access) -> tokio_doca::mem::RemoteBuf {
     let said = address(&message.data().unwrap());
     let blob = said.to_blob(access).unwrap();
@@ -125,7 +126,7 @@ fn rping_asks_and_is_answered() {
                 receive = side.rdma.recv(&message).owned().start().unwrap();
                 side.rdma.send(side.filled(&[0; INFO])).await.unwrap();
             }
-            // It disconnects.
+            // `rping` disconnects.
             receive.await.unwrap_err();
             let ended = tokio::task::spawn_blocking(|| rping.end()).await.unwrap();
             assert_eq!(ended, (ROUNDS, true));
@@ -144,7 +145,7 @@ fn rping_answers() {
             let side = Side::new(&device, mode);
             let message = side.empty();
             let mut receive = side.rdma.recv(&message).owned().start().unwrap();
-            // Until it listens, nobody does.
+            // Retries until rping listens.
             let connected = async {
                 while side
                     .rdma
@@ -178,7 +179,7 @@ fn rping_answers() {
             let ((source, of_source), (sink, of_sink)) = (export(4096), export(4096));
             for round in 0..ROUNDS {
                 let mut text = format!("rdma-ping-{round}: from here").into_bytes();
-                // It takes it for a text of C.
+                // rping expects a NUL-terminated text.
                 text.resize(99, b'.');
                 text.push(0);
                 let filled = bufs.buf_filled(&source, ..100).unwrap();
@@ -196,7 +197,7 @@ fn rping_answers() {
             }
             side.rdma.close().await.unwrap();
             receive.await.unwrap_err();
-            // A server ends with an error once its client has left.
+            // An rping server ends with an error once its client has disconnected.
             let ended = tokio::task::spawn_blocking(|| rping.end()).await.unwrap();
             assert_eq!(ended.0, ROUNDS);
         }

@@ -1,5 +1,5 @@
-//! A runtime without an I/O driver, of which only a panic of Tokio's tells. And a runtime that
-//! cannot be registered again.
+//! A runtime without an I/O driver, which only a panic of Tokio reveals, and a runtime that cannot
+//! be registered again.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -19,14 +19,14 @@ use tokio_doca::soft::Limits;
 use tokio_doca::stream::{RdmaListener, StreamOptions};
 use tokio_doca::{Mode, WorkQ};
 
-/// How often the subscriber was told of an error.
+/// How often the subscriber has received an error.
 static TOLD: AtomicUsize = AtomicUsize::new(0);
 
 fn told() -> usize {
     TOLD.load(Ordering::SeqCst)
 }
 
-/// Runs it where Tokio panics, which says why with these words.
+/// Runs a closure in which Tokio must panic with these words.
 fn panics(why: &str, f: impl FnOnce()) {
     let caught = catch_unwind(AssertUnwindSafe(f)).unwrap_err();
     let text = caught.downcast_ref::<String>().map(String::as_str);
@@ -34,7 +34,7 @@ fn panics(why: &str, f: impl FnOnce()) {
     assert!(text.is_some_and(|text| text.contains(why)), "{text:?}");
 }
 
-/// Nothing is left behind: the WorkQ works on another runtime.
+/// The panic leaves nothing behind: the WorkQ works on another runtime.
 #[test]
 fn a_runtime_without_io_panics_before_anything_is_begun() {
     const WHY: &str = "IO is disabled";
@@ -53,7 +53,7 @@ fn a_runtime_without_io_panics_before_anything_is_begun() {
         });
         assert_eq!(bench.workq.in_flight(), 0);
         run(bench.works());
-        // One that was begun elsewhere goes on as if it were dropped.
+        // An operation that was started on another runtime is treated as dropped.
         let hold = bench.hold();
         let (left, behind) = (bench.filled(b"abc"), bench.empty());
         let begun = run(async { bench.dma.copy(&left, &behind).start().ok() }).unwrap();
@@ -96,7 +96,7 @@ fn a_stream_or_a_channel_needs_a_runtime_with_io_and_time() {
     });
 }
 
-/// A service in busy-polling needs no I/O, and may drop what is in flight.
+/// A service that busy-polls needs no I/O driver, and may drop jobs in flight.
 #[test]
 fn an_op_may_be_dropped_in_a_runtime_without_io() {
     let plain = Builder::new_current_thread().build().unwrap();
@@ -114,8 +114,8 @@ fn an_op_may_be_dropped_in_a_runtime_without_io() {
     });
 }
 
-/// An Op that is dropped has its runtime hear of the orphan. A thread that panics may not change
-/// the hook, which would end the process.
+/// Dropping an `Op` registers the orphan with the runtime. A thread that is panicking must not
+/// change the panic hook, which would end the process.
 #[test]
 fn an_op_that_a_panic_drops_may_meet_such_a_runtime() {
     if !alone(test_name!(an_op_that_a_panic_drops_may_meet_such_a_runtime)) {
@@ -140,10 +140,10 @@ fn an_op_that_a_panic_drops_may_meet_such_a_runtime() {
     });
 }
 
-/// What has subscribed to `tracing` uses the WorkQ when it hears of an error, and panics.
+/// A `tracing` subscriber uses the WorkQ when it receives an error, and panics.
 fn uses_at_errors(workq: &WorkQ, level: tracing::Level) {
     if level == tracing::Level::ERROR {
-        // It wakes all that sleep, and looks.
+        // Wakes all sleepers, and polls.
         workq.set_mode(Mode::BusyPoll).unwrap();
         workq.set_mode(Mode::EventDriven).unwrap();
         workq.event_handle().unwrap();
@@ -152,13 +152,13 @@ fn uses_at_errors(workq: &WorkQ, level: tracing::Level) {
     }
 }
 
-/// Begins a nap, the first of its WorkQ, with so few descriptors left.
+/// Starts the first nap of a WorkQ while only `left` descriptors are free.
 fn nap_with_few_descriptors(left: usize) {
     let setup = Setup::new(true, Mode::EventDriven).limits(Limits::bluefield2());
     let event = setup.private();
     let runtime = Builder::new_current_thread().enable_io().build().unwrap();
     runtime.block_on(async {
-        // This runtime is registered.
+        // This registers the runtime.
         event.get().await.unwrap();
         let mut files = Vec::with_capacity(1024);
         while let Ok(file) = File::open("/dev/null") {
@@ -189,8 +189,8 @@ fn a_subscriber_that_hears_of_a_lost_runtime_may_use_the_workq_and_panic() {
     setrlimit(Resource::RLIMIT_NOFILE, 256, hard).unwrap();
     let (ended, end) = mpsc::channel();
     std::thread::spawn(move || {
-        // A timer and a handle that spans it are to be had, and then no handle for the runtime.
-        // Another thread may have had a descriptor while they were counted.
+        // The timer and the handle that spans it get descriptors, but the runtime's handle does
+        // not. Another thread may have held a descriptor during the count.
         for _ in 0..50 {
             (0..4).for_each(nap_with_few_descriptors);
             if told() > 0 {

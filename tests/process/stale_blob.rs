@@ -1,5 +1,5 @@
-//! Blobs of an Rdma that was reset since: neither of two processes accepts one, whichever of them
-//! is the host of the two.
+//! Tests that neither of two processes accepts a blob from before a reset of its `Rdma`, whichever
+//! of them is the host.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ fn side() -> Side {
     Side::new(Setup::new(false, Mode::EventDriven))
 }
 
-/// Connects, and says how that ended.
+/// Connects, and returns how that ended, as text.
 fn connected(side: &Side, blob: &[u8]) -> String {
     let connect = side.rdma.connect(blob).timeout(LIMIT);
     match connect.wait() {
@@ -21,7 +21,7 @@ fn connected(side: &Side, blob: &[u8]) -> String {
     }
 }
 
-/// The other process does what it is told.
+/// The other process, which obeys commands.
 fn obey() {
     let side = side();
     while let Some(line) = hear() {
@@ -57,14 +57,14 @@ fn neither_process_accepts_a_blob_from_before_a_reset() {
         let (theirs, ours) = (ask(&mut peer, "export"), side.rdma.export().unwrap());
         assert_eq!(ask(&mut peer, "reset"), "reset");
         side.rdma.reset().unwrap();
-        // Each of the two is the host for one of these.
+        // Each of the two processes is the host for one of these.
         let begun = Instant::now();
         assert_eq!(connected(&side, &unhex(&theirs)), aborted, "here {round}");
         assert_eq!(side.rdma.state(), RdmaState::Init);
         let connect = format!("connect {}", hex(&ours));
         assert_eq!(ask(&mut peer, &connect), aborted, "there {round}");
         assert!(begun.elapsed() < LIMIT, "neither waits for the time limit");
-        // With what is exported now they connect, in both orders.
+        // With current blobs they connect, in both orders.
         let theirs = unhex(&ask(&mut peer, "export"));
         let connect = format!("connect {}", hex(&side.rdma.export().unwrap()));
         if round % 2 == 0 {

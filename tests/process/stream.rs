@@ -1,4 +1,5 @@
-//! Streams between two processes, one of which is killed; and what many streams leave behind.
+//! Streams between two processes, one of which is killed; and the resources that many streams leave
+//! behind.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ use crate::refused::refuse;
 
 const LEN: usize = 700;
 
-/// The other process writes to a stream, and stays until it is killed.
+/// The other process: writes to a stream, and stays until it is killed.
 fn write() {
     let addr: SocketAddr = hear().unwrap().parse().unwrap();
     run(async {
@@ -71,15 +72,15 @@ fn a_peer_that_is_killed_resets_its_stream() {
 /// Rounds in which two processes connect to each other.
 const ROUNDS: usize = 4;
 
-/// A side of them: its listener and its connector have one WorkQ, so that the same two queues are
-/// connected in both directions. Returns the streams of the last round.
+/// One of two processes. Its listener and its connector share a WorkQ, so that the same two queues
+/// are connected in both directions. Returns the streams of the last round.
 async fn meets(net: &Net, peer: SocketAddr) -> Vec<RdmaStream> {
     let mut last = Vec::new();
     for round in 0..ROUNDS {
         let accept = async { net.listener.accept().await?.accept(b"").await };
         let both = futures::future::try_join(accept, net.connector.connect(peer));
         let (came, went) = in_time("both connections", both).await.unwrap();
-        // Those of the round before end here, so that a page of either side's is in use all along.
+        // The streams of the previous round end here, so that each side always has a page in use.
         last = vec![came, went];
         for stream in &mut last {
             stream.write_all(&bytes(round..round + LEN)).await.unwrap();
@@ -137,14 +138,14 @@ fn the_same_two_queues_are_connected_in_both_directions() {
     });
 }
 
-/// No more descriptors than there are.
+/// Lowers the limit of descriptors to the number that is open.
 pub(crate) fn descriptors_are_short() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let next = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, next.as_raw_fd() as u64, hard).unwrap();
 }
 
-/// `listener.accept().await?` is a loop of a server that does not end.
+/// A server loop with `listener.accept().await?` does not end when descriptors run out.
 #[test]
 fn a_listener_without_descriptors_waits_until_it_has_some() {
     if !alone(test_name!(
@@ -155,7 +156,7 @@ fn a_listener_without_descriptors_waits_until_it_has_some() {
     run(async {
         let net = Net::new(&under_test(false), Mode::EventDriven, small()).await;
         let limits = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        // It stands in the line of the socket.
+        // The client waits in the socket's accept queue.
         let client = std::net::TcpStream::connect(net.addr).unwrap();
         client.set_nonblocking(true).unwrap();
         let mut client = TcpStream::from_std(client).unwrap();
@@ -172,12 +173,12 @@ fn a_listener_without_descriptors_waits_until_it_has_some() {
     });
 }
 
-/// Accepts while it has this number of free descriptors, until the parent has seen enough.
+/// Accepts while this number of descriptors is free, until the parent ends the test.
 fn accept_with(free: u64) {
     run(async {
         let net = Net::new(&under_test(false), Mode::EventDriven, small()).await;
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        // One of those that are counted is that of the count.
+        // One of the counted descriptors belongs to the count itself.
         let limit = descriptors() as u64 - 1 + free;
         setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
         say(&net.addr.to_string());
@@ -207,7 +208,7 @@ fn a_peer_that_lacks_descriptors_names_them_and_not_memory() {
         let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
         let connector = small().connector(&device, &workq).unwrap();
         let mut refused = Vec::new();
-        // With fewer and fewer, until the connection's last one is missing.
+        // Reduces the number of free descriptors until only the connection's last one is missing.
         for free in (0..16).rev() {
             let test = test_name!(a_peer_that_lacks_descriptors_names_them_and_not_memory);
             let mut peer = Peer::start(test, &free.to_string());
@@ -226,7 +227,7 @@ fn a_peer_that_lacks_descriptors_names_them_and_not_memory() {
     });
 }
 
-/// Returns the number of threads that make calls which block.
+/// Returns the number of threads for blocking calls.
 fn blocking_threads() -> usize {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     let name = |thread: std::io::Result<std::fs::DirEntry>| {
@@ -245,7 +246,7 @@ fn a_connect_to_a_process_that_is_known_takes_no_thread() {
         return run(async {
             let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
             let connector = small().connector(&device, &workq).unwrap();
-            // The first connection carries the wake-ups of both queues, and the second one is kept.
+            // The first connection carries the wake-ups of both queues; the second one stays open.
             let _known = connector.connect(addr).await.unwrap();
             let _kept = connector.connect(addr).await.unwrap();
             until("its thread has ended", || blocking_threads() == 0).await;
@@ -256,7 +257,7 @@ fn a_connect_to_a_process_that_is_known_takes_no_thread() {
                 let read = in_time("an answer", stream.read_u32());
                 assert_eq!(read.await.unwrap(), number);
             }
-            // What it waits by needs one more descriptor.
+            // The wait for the peer needs one more descriptor.
             refuse(
                 libc::SYS_fcntl,
                 (1, libc::F_DUPFD_CLOEXEC as u32),
@@ -285,8 +286,8 @@ fn a_connect_to_a_process_that_is_known_takes_no_thread() {
     });
 }
 
-/// The kernel gives no pidfd of another process, as before Linux 6.5 and in a namespace of
-/// processes that does not see the other.
+/// Lets the kernel refuse pidfds of other processes, as before Linux 6.5, or in a PID namespace
+/// that does not contain the other process.
 fn sees_no_process() {
     refuse(libc::SYS_getsockopt, (2, 77), libc::ENOPROTOOPT);
     refuse(libc::SYS_pidfd_open, (1, 0), libc::EPERM);
@@ -310,7 +311,7 @@ async fn keeps(addr: SocketAddr) {
     }
 }
 
-/// Answers each number of each peer.
+/// Echoes each number to each peer.
 async fn repeats(listener: RdmaListener) {
     loop {
         let incoming = listener.accept().await.unwrap();
@@ -357,7 +358,7 @@ fn processes_that_do_not_see_each_other_connect_beside_an_open_stream() {
     }
 }
 
-/// An echo of more than a window, on one connection after the other.
+/// Sends more than a window and reads the echo, on one connection after the other.
 async fn echoes(connector: RdmaConnector, addr: SocketAddr, times: usize) {
     let data = bytes(0..5000);
     for _ in 0..times {
@@ -375,7 +376,7 @@ async fn echoes(connector: RdmaConnector, addr: SocketAddr, times: usize) {
     }
 }
 
-/// Answers with what comes, for as long as it is polled.
+/// Echoes all data while it is polled.
 async fn echo(net: Arc<Net>) {
     loop {
         let incoming = net.listener.accept().await.unwrap();
@@ -388,7 +389,7 @@ async fn echo(net: Arc<Net>) {
     }
 }
 
-/// Answers each peer, and leaves at once.
+/// Answers each peer, and disconnects at once.
 async fn answers(listener: RdmaListener) {
     loop {
         let incoming = listener.accept().await.unwrap();
@@ -402,7 +403,7 @@ async fn answers(listener: RdmaListener) {
     }
 }
 
-/// Asks with numbers of its own, by one connection after the other.
+/// Sends numbers from `numbers`, each on a new connection.
 async fn asks(connector: RdmaConnector, addr: SocketAddr, numbers: Range<u32>) {
     for number in numbers {
         let asked = async {
@@ -419,8 +420,8 @@ async fn asks(connector: RdmaConnector, addr: SocketAddr, numbers: Range<u32>) {
     }
 }
 
-/// Two processes use the message rings of earlier connections again: both mean the same ring, also
-/// if another connection has had the place of that ring meanwhile.
+/// Two processes reuse the message rings of earlier connections: both must mean the same ring, even
+/// if another connection has used that ring's slot meanwhile.
 #[test]
 fn connections_of_two_processes_at_once_are_not_mixed_up() {
     const AT_ONCE: u32 = 60;
@@ -462,7 +463,7 @@ fn connections_that_come_and_go_leave_nothing_behind() {
         return;
     }
     workers().block_on(async {
-        // An end is on its way while the next connection is made.
+        // The end of a connection is still in flight while the next one is made.
         let options = small().connections(2 * AT_ONCE);
         let net = Net::new(&under_test(false), Mode::EventDriven, options).await;
         let net = Arc::new(net);

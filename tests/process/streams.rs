@@ -1,8 +1,8 @@
-//! Streams that do what comes to mind: pieces of random sizes, writes that are dropped, halves that
-//! end early, streams that are given up, and a process that is killed amid all that.
+//! Streams with random behavior: pieces of random sizes, writes that are dropped, halves that end
+//! early, streams that are given up, and a process that is killed in the middle.
 //!
-//! `TOKIO_DOCA_STREAMS_SECONDS` says for how long (1), `TOKIO_DOCA_STREAMS_SEED` repeats the
-//! choices of a run.
+//! `TOKIO_DOCA_STREAMS_SECONDS` sets the duration (default: 1 s); `TOKIO_DOCA_STREAMS_SEED` repeats
+//! the choices of a run.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use tokio_doca::stream::{RdmaStream, StreamOptions};
 use tokio_doca::{Mode, WorkQ};
 
 const TEST: &str = test_name!(streams_are_used_at_random_and_their_process_is_killed);
-/// Streams of a process at once.
+/// Number of streams of a process at once.
 const STREAMS: usize = 8;
 /// The latest moment of a kill, in microseconds.
 const LATEST: u64 = 200_000;
@@ -32,14 +32,14 @@ fn options() -> StreamOptions {
     options.linger(Duration::from_millis(50))
 }
 
-/// Of the two sides, on fewer slots than frames.
+/// Returns a WorkQ for both sides, with fewer slots than frames.
 fn workq(random: &mut Random) -> WorkQ {
     let modes = [Mode::EventDriven, Mode::BusyPoll];
     let mode = modes[random.below(8) as usize / 7];
     WorkQ::builder().depth(2).mode(mode).build().unwrap()
 }
 
-/// What is written comes back, in pieces and as far as either side goes.
+/// Writes and reads random pieces: the echo must equal the data, as far as each side continues.
 async fn talk(stream: RdmaStream, mut random: Random) -> io::Result<()> {
     let len = random.below(20_000) as usize;
     let gives_up = random.below(4) == 0;
@@ -81,7 +81,7 @@ async fn talk(stream: RdmaStream, mut random: Random) -> io::Result<()> {
     }
 }
 
-/// The process that is killed: streams, until then.
+/// The process that is killed: uses streams until then.
 fn caller() {
     let mut random = Random(hear().unwrap().parse().unwrap());
     let addr: SocketAddr = hear().unwrap().parse().unwrap();
@@ -107,7 +107,7 @@ fn caller() {
     });
 }
 
-/// Echoes until a stream ends, or its process does.
+/// Echoes until a stream or its process ends.
 async fn serve(net: Arc<Net>) {
     loop {
         let incoming = net.listener.accept().await.unwrap();
@@ -157,7 +157,7 @@ fn streams_are_used_at_random_and_their_process_is_killed() {
         kills += 1;
     }
     println!("{rounds} rounds of {STREAMS} streams, {kills} kills");
-    // All memory is back: as many streams as there may be find theirs.
+    // All memory has been returned: the maximum number of streams can connect.
     serving.abort();
     runtime.block_on(async {
         let mut pairs = Vec::new();

@@ -1,7 +1,8 @@
 //! Sync events between two processes: every mode and both flavours, sums, kills, and a peer that
 //! scribbles.
 //!
-//! `TOKIO_DOCA_KILLS` says how many moments (20), `TOKIO_DOCA_KILLS_SEED` repeats a run.
+//! `TOKIO_DOCA_KILLS` sets the number of moments (default: 20); `TOKIO_DOCA_KILLS_SEED` repeats a
+//! run.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -18,19 +19,19 @@ use tokio_doca::{
     sync_event::SyncEvent,
 };
 
-/// Adds of each side.
+/// Number of adds by each side.
 const ADDS: u64 = 1_000_000;
 
-/// Those that share a time limit.
+/// Number of adds that share a time limit.
 const STEP: u64 = 1_000;
 
-/// The setup of this role.
+/// Returns the setup that the role of this process names.
 fn setup() -> Option<Setup> {
     let number: usize = role()?.parse().unwrap();
     Some(Setup::all()[number].clone())
 }
 
-/// As a WorkQ of this mode runs it.
+/// Runs a future as suits the WorkQ's mode.
 fn on<F: Future>(workq: &WorkQ, future: F) -> F::Output {
     match workq.mode() {
         Mode::BusyPoll => workq.block_on(future),
@@ -64,7 +65,7 @@ fn a_million_adds_of_each_side_give_the_exact_sum() {
         let owner = Setup::new(false, Mode::EventDriven).owner();
         let mut peer = Peer::start(NAME, role);
         give(&mut peer, &owner);
-        // A step at a time, each of which has a time limit of its own.
+        // Makes the adds in steps, each with its own time limit.
         runtime().block_on(async {
             for _ in 0..ADDS / STEP {
                 in_time("a step", async {
@@ -285,7 +286,7 @@ fn one_importer_at_a_time() {
     let mut second = Peer::start(NAME, "refused");
     give(&mut second, &owner);
     second.ends();
-    // Killed, or ended by itself.
+    // The importer is killed, or ends by itself.
     first.kill();
     for turn in 1..4 {
         let mut next = Peer::start(NAME, "next");
@@ -336,7 +337,7 @@ fn an_owner_that_stops_or_goes_ends_what_the_importer_waits_for() {
     }
 }
 
-/// In the child: one side of an event, which does what it does until it is killed.
+/// The child process: one side of an event, which adds or waits until it is killed.
 fn victim(number: usize) {
     let setup = &Setup::all()[number % 6];
     let owns = (number / 6).is_multiple_of(2);
@@ -364,7 +365,7 @@ fn victim(number: usize) {
     });
 }
 
-/// How long it took to be told.
+/// Kills a peer. Returns how long the notification took.
 fn peer_dies(test: &str, random: &mut Random, setup: &Setup) -> Duration {
     let number = random.below(24) as usize;
     let before = footprint(std::process::id() as i32);
@@ -388,7 +389,7 @@ fn peer_dies(test: &str, random: &mut Random, setup: &Setup) -> Duration {
             Instant::now()
         });
         run(in_time("the end", async {
-            // Even: never greater; odd: now and then.
+            // Waits for values that are never reached.
             let waits = (0..4).map(|at| event.wait_gt(u64::MAX - 1 - at));
             for end in futures::future::join_all(waits).await {
                 ended(end, Reason::EventPeerGone);
@@ -404,7 +405,7 @@ fn peer_dies(test: &str, random: &mut Random, setup: &Setup) -> Duration {
     });
     peer.dies();
     if owned {
-        // Its owner has it for the next.
+        // The owner can export the event to another importer.
         let blob = event.export_dpu(event.device()).unwrap();
         let next = import(&setup.dpu(), &blob).start().unwrap();
         run(in_time("the next", async {
@@ -443,7 +444,7 @@ fn a_peer_that_is_killed_ends_what_waits_and_leaves_nothing() {
     println!("told after {longest:?} at most");
 }
 
-/// Overwrites all that it shares with its peer, but for the counter, with what comes to its mind.
+/// Overwrites random parts of all memory that is shared with the peer, except for the counter.
 fn scribble(random: &mut Random) {
     use std::io::{Read, Seek, SeekFrom, Write};
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -511,7 +512,7 @@ fn a_peer_that_scribbles_harms_nobody_but_itself() {
                             tokio::task::yield_now().await;
                         }
                         drop(wait);
-                        // Its own sets end its own waits, whatever the peer takes away.
+                        // The owner's sets complete its own waits, whatever the peer overwrites.
                         owner.set(0).await.unwrap();
                     }
                 }));
@@ -519,7 +520,7 @@ fn a_peer_that_scribbles_harms_nobody_but_itself() {
         }
         peer.say("enough");
         peer.ends();
-        // The next importer finds it as it was.
+        // The next importer finds the event intact.
         let blob = owner.export_dpu(owner.device()).unwrap();
         let next = setup.importer(&blob);
         run(in_time("the next", async {
@@ -563,11 +564,11 @@ fn more_doorbells_at_once_than_one_look_reads() {
         for turn in 0..3 {
             let waits = owners.iter().map(|owner| owner.wait_gt(turn).owned());
             let waits: Vec<_> = waits.map(tokio::spawn).collect();
-            // All sleep.
+            // Lets all waits go to sleep.
             for _ in 0..EVENTS {
                 tokio::task::yield_now().await;
             }
-            // The runtime has no turn until all have rung.
+            // The runtime does not run until the peer has set all events.
             peer.say("set");
             assert_eq!(peer.hear(), "done");
             for wait in waits {

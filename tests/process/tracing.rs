@@ -1,6 +1,6 @@
-//! What an operator reads: an event of each kind, by docs/guide/tracing.md. A subscriber hears of
-//! what other threads write only if it is the whole process's, so that each test is `alone`, or in
-//! a process of its own.
+//! The events that an operator sees, one of each kind in docs/guide/tracing.md. Only a subscriber
+//! of the whole process receives events of other threads, so each test is `alone`, or in its own
+//! process.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -59,7 +59,7 @@ fn a_device_a_context_and_a_shutdown_are_told() {
         let hold = bench.hold();
         poll_pending(copy.as_mut());
         drop(hold);
-        // It has its Slot until the result is fetched.
+        // The job keeps its slot until the result is fetched.
         until("it is over", || bench.workq.stats().unfetched == 1).await;
         bench.workq.shutdown().await.unwrap();
     });
@@ -110,7 +110,7 @@ fn a_connection_is_told_from_its_begin_to_its_end() {
         lines.has(&["DEBUG tokio_doca::rdma reset", "rdma=2"]);
         lines.has(&["DEBUG tokio_doca::rdma state", "rdma=2", "state=Init"]);
         one.failed().await;
-        // That a peer leaves is no fault.
+        // A peer that leaves is not reported as a fault.
         lines.has(&[
             "DEBUG tokio_doca::rdma state",
             "rdma=1",
@@ -174,7 +174,7 @@ fn streams_are_told_with_their_peers_and_warn_of_faults_alone() {
         }
         assert_eq!(lines.with(&["WARN"]), [""; 0]);
 
-        // Refusals, in words and without.
+        // Refusals with and without a reason.
         let refuse = async { net.listener.accept().await?.refuse("not you").await };
         let (connected, refused) = join(net.connector.connect(net.addr), refuse).await;
         refused.and(connected.map(drop)).unwrap_err();
@@ -202,7 +202,7 @@ fn streams_are_told_with_their_peers_and_warn_of_faults_alone() {
             "all memory for 1 streams",
         ]);
 
-        // A stranger.
+        // A stranger that speaks HTTP.
         let mut curl = tokio::net::TcpStream::connect(net.addr).await.unwrap();
         curl.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
         let heard = async {
@@ -226,8 +226,8 @@ fn streams_are_told_with_their_peers_and_warn_of_faults_alone() {
     });
 }
 
-/// A peer that says nothing, one that does not say that it is connected, and streams that are
-/// dropped before all was sent.
+/// A peer that sends nothing, a peer that does not report that it is connected, and streams that
+/// are dropped before all data was sent.
 #[test]
 fn peers_that_are_too_slow_and_streams_that_linger_are_told() {
     if !alone(test_name!(
@@ -268,7 +268,7 @@ fn peers_that_are_too_slow_and_streams_that_linger_are_told() {
     });
 }
 
-/// The side that has found no RDMA warns, and says why.
+/// The side that found no RDMA logs a warning with the reason.
 #[test]
 fn streams_that_go_on_without_rdma_are_told() {
     if !alone(test_name!(streams_that_go_on_without_rdma_are_told)) {
@@ -302,7 +302,7 @@ fn streams_that_go_on_without_rdma_are_told() {
     });
 }
 
-/// Polls a future, which waits, until something holds: whatever wakes the future wakes this.
+/// Polls a pending future until a condition holds, each time that the future's waker is called.
 async fn until_with<F: Future>(mut future: Pin<&mut F>, done: impl Fn() -> bool) {
     let wait = poll_fn(|cx| {
         assert!(future.as_mut().poll(cx).is_pending());
@@ -315,7 +315,7 @@ async fn until_with<F: Future>(mut future: Pin<&mut F>, done: impl Fn() -> bool)
     in_time("the event", wait).await;
 }
 
-/// A pool that is empty, two handshakes in turn, and a listener that nobody asks.
+/// An empty pool, two handshakes one after the other, and a listener that nothing polls.
 #[test]
 fn what_waits_for_somebody_is_told() {
     if !alone(test_name!(what_waits_for_somebody_is_told)) {
@@ -423,7 +423,7 @@ fn channels_are_told_when_they_are_accepted_and_closed() {
     assert_eq!(lines.with(&["tokio_doca::channel closed"]).len(), 4);
 }
 
-/// Each time that descriptors are short, and not at each try.
+/// The event is logged each time that descriptors run short, and not at each attempt.
 #[test]
 fn clients_and_peers_that_wait_for_a_descriptor_are_told_once() {
     if !alone(test_name!(
@@ -476,7 +476,7 @@ fn the_end_of_a_peer_that_is_killed_is_told() {
             run(async {
                 let side = Side::new(setup);
                 side.meet_child(&mut victim, false);
-                // As long as there is memory in common, its process is watched.
+                // While memory is shared with a process, its end is watched.
                 let _remote = side.import(&unhex(&victim.hear()));
                 let pid = format!("pid={}", victim.pid());
                 victim.kill();

@@ -321,8 +321,8 @@ impl OutsideQueue {
     }
 }
 
-// SAFETY: keeps the duties of `tokio_doca::device`, except for the sins, which a test runs only under
-// the suite, which keeps the memory.
+// SAFETY: keeps the duties of `tokio_doca::device`, except for the sins, which a test runs only
+// under the suite, which keeps the memory.
 // 1. A job passes through `todo` and `done` once.
 // 2. A job is pushed to `done` after the last access to its memory.
 // 3. A refused job is not pushed.

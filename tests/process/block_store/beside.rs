@@ -1,4 +1,5 @@
-//! Hostile clients of the primary, and strangers at the replica, beside an honest client.
+//! Tests that an honest client is served beside hostile clients of the primary and strangers at the
+//! replica.
 
 use std::net::TcpStream;
 
@@ -16,7 +17,8 @@ use crate::hostile::messengers::{
     CLIENTS, SILENT, flood, haunt, say_nothing, take_no_answer, talk_nonsense,
 };
 
-/// Descriptors of a replica, and strangers that stay: more than that.
+/// The limit of the replica's descriptors, and the number of strangers that stay connected, which
+/// is larger.
 const DESCRIPTORS: u32 = 24;
 const STRANGERS: usize = 40;
 
@@ -57,7 +59,7 @@ fn hostile_clients_hold_up_no_honest_one() {
         let come = async move |attack: &Attack| flood(replica, STRANGERS, attack).await;
         is_served_beside("a flood", STRANGERS, &mut visit, come).await;
     });
-    // The replica takes another primary.
+    // The replica accepts another primary.
     pair.kill_primary();
 }
 

@@ -1,8 +1,8 @@
-//! Clients that write and read, and a primary and its replica, one of which at a time is killed at
-//! a random moment.
+//! Clients write and read while a primary and its replica run; one of the two at a time is killed
+//! at a random moment.
 //!
-//! `TOKIO_DOCA_CHAOS_SECONDS` says for how long (2), `TOKIO_DOCA_CHAOS_SEED` repeats the choices of
-//! a run.
+//! `TOKIO_DOCA_CHAOS_SECONDS` sets the duration (default: 2 s); `TOKIO_DOCA_CHAOS_SEED` repeats the
+//! choices of a run.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -20,9 +20,9 @@ use tokio_doca::{Device, WorkQ};
 use super::client::Client;
 
 const CLIENTS: usize = 3;
-/// Blocks of each client.
+/// Number of blocks of each client.
 const BLOCKS: usize = 4;
-/// Bytes of a block: some are copied, and some are registered.
+/// Sizes of blocks in bytes: some are copied, and others are registered.
 const LENS: [usize; 3] = [1_000, 30_000, 65_536];
 
 /// A primary and its replica.
@@ -48,7 +48,7 @@ fn replica(addr: &str) -> Running {
     Running::start(lender(addr))
 }
 
-/// The same, with this number of descriptors.
+/// Starts a replica with this limit of descriptors.
 fn replica_with(descriptors: u32, addr: &str) -> Running {
     Running::start(limited(&format!("-n {descriptors}"), &lender(addr)))
 }
@@ -60,8 +60,8 @@ fn primary(addr: &str, replica: SocketAddr) -> Running {
     Running::start(command)
 }
 
-/// An address of this host for each pair: a port that is free while a program is dead may be taken
-/// by any socket of the others, a client's too.
+/// Returns a different loopback address for each pair. On a shared address the port of a dead
+/// program could be taken by any other socket, even by a client's.
 fn host() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [.., high, low] = std::process::id().to_be_bytes();
@@ -73,7 +73,7 @@ impl Pair {
         Pair::start_by(replica)
     }
 
-    /// With a replica that has this number of descriptors.
+    /// Starts a pair whose replica has this limit of descriptors.
     pub(super) fn start_with(descriptors: u32) -> Pair {
         Pair::start_by(|addr| replica_with(descriptors, addr))
     }
@@ -92,7 +92,7 @@ impl Pair {
         pair
     }
 
-    /// Waits until the replica has everything.
+    /// Waits until the primary reports that the replica has all blocks.
     fn is_whole(&self) {
         let primary = self.primary.as_ref().unwrap();
         while primary.line() != "The replica is whole" {}
@@ -109,7 +109,7 @@ impl Pair {
     }
 
     pub(super) fn kill_primary(&mut self) {
-        // First, since the next one listens at the same address.
+        // Kills the old primary first, since the new one listens at the same address.
         self.primary = None;
         let primary = primary(&self.addrs[0].to_string(), self.addrs[1]);
         while !primary.line().starts_with("Listening on ") {}
@@ -125,8 +125,8 @@ fn value(block: usize, number: u64) -> Bytes {
     value.into()
 }
 
-/// Writes and reads its blocks until the end, and returns how often. What was acknowledged is what
-/// it reads, or a later write whose answer was lost.
+/// Writes and reads its blocks until the end, and returns the count of each. A read must return the
+/// last acknowledged write, or a later one whose answer was lost.
 fn client(addr: SocketAddr, first: usize, end: &AtomicBool) -> [u64; 2] {
     let (device, workq) = (
         Device::open_default().unwrap(),
@@ -184,7 +184,7 @@ fn acknowledged_blocks_are_neither_lost_nor_torn_while_one_side_lives() {
             .collect();
         let fine = || clients.iter().all(|client| !client.is_finished());
         while fine() && (begun.elapsed() < Duration::from_secs(seconds) || kills.contains(&0)) {
-            // The moment is what is random here.
+            // Kills at a random moment.
             thread::sleep(Duration::from_micros(random.below(150_000)));
             let which = random.below(2) as usize;
             kills[which] += 1;
@@ -192,7 +192,7 @@ fn acknowledged_blocks_are_neither_lost_nor_torn_while_one_side_lives() {
                 pair.kill_primary();
             } else {
                 pair.kill_replica();
-                // The primary takes writes alone meanwhile.
+                // Meanwhile the primary writes without a replica.
                 thread::sleep(Duration::from_micros(random.below(100_000)));
                 pair.start_replica();
             }

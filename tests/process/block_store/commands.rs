@@ -1,4 +1,4 @@
-//! The commands of `block_store`.
+//! Tests of the commands of `block_store`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,7 +21,7 @@ const STARTS: &str = "start what a program starts itself";
 fn on_primary(pair: &Pair, words: &[&str]) -> (i32, Vec<u8>, String) {
     let mut command = example("block_store");
     command.arg(words[0]).arg(pair.addrs[0].to_string());
-    // It ends when its patience does, and writes more than a pipe holds.
+    // The command ends at its own time limit, and may write more than a pipe holds.
     let ended = command.args(&words[1..]).output().unwrap();
     let error = text(&ended.stderr).to_owned();
     (ended.status.code().unwrap(), ended.stdout, error)
@@ -49,7 +49,7 @@ fn a_file_is_read_as_it_was_written_whichever_side_was_killed_since() {
     reads(&pair, &first);
     pair.kill_primary();
     reads(&pair, &first);
-    // Without a replica.
+    // Writes without a replica.
     pair.kill_replica();
     writes(&pair, &other);
     reads(&pair, &second);
@@ -58,7 +58,7 @@ fn a_file_is_read_as_it_was_written_whichever_side_was_killed_since() {
     reads(&pair, &second);
 }
 
-/// The memory of the replica may be gone before its connection is.
+/// The memory of the killed replica may be gone before its connection ends.
 #[test]
 fn writes_and_reads_go_on_when_the_replica_is_killed_between_two_writes() {
     if is_emulated(STARTS) {
@@ -76,7 +76,7 @@ fn writes_and_reads_go_on_when_the_replica_is_killed_between_two_writes() {
     }
 }
 
-/// More of them than it has places.
+/// More such clients come than the primary has places for.
 #[test]
 fn clients_that_connect_to_nobody_take_no_place() {
     if is_emulated(STARTS) {
@@ -91,7 +91,7 @@ fn clients_that_connect_to_nobody_take_no_place() {
     reads(&pair, &written);
 }
 
-/// Asks for block 0, and takes no answer.
+/// Requests block 0, and posts no receive for the answer.
 async fn asks(addr: SocketAddr, device: &Device, workq: &WorkQ, pool: &BufPool) -> Rdma {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     let rdma = Rdma::builder(device).attach(workq).unwrap();
@@ -103,7 +103,7 @@ async fn asks(addr: SocketAddr, device: &Device, workq: &WorkQ, pool: &BufPool) 
     rdma
 }
 
-/// Their answers wait for 2 s, and the block does not.
+/// The answers to these clients wait for 2 s, but a put of the block does not wait for them.
 #[test]
 fn clients_that_take_no_answer_keep_no_block_from_being_written() {
     const CLIENTS: usize = 20;
@@ -126,7 +126,7 @@ fn clients_that_take_no_answer_keep_no_block_from_being_written() {
             let put = client.put(0, &Bytes::from(written.clone())).await;
             assert_eq!(put.unwrap(), version);
             let waits = |rdma: &Rdma| rdma.state() == RdmaState::Connected;
-            // On a loaded machine they may have ended before the block was to be written.
+            // On a loaded machine these clients may have ended before the block was written.
             if clients.iter().all(waits) {
                 break;
             }
@@ -183,7 +183,7 @@ fn wrong_arguments_are_named_in_one_line() {
         code == 1 && error.contains("there are 64 blocks"),
         "{error}"
     );
-    // Another primary, and one of another size, have to wait.
+    // Another primary, and one with another block count, must wait.
     let there = pair.addrs[1].to_string();
     other.args([
         "serve",

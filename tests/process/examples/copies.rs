@@ -1,5 +1,4 @@
-//! The examples, run for real: exit codes, messages, and above all the bytes that `dma_copy`
-//! leaves.
+//! Tests of the copying and hashing examples: exit codes, messages, and the bytes that they write.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,12 +16,13 @@ fn dma_copy(src: &Path, dst: &Path) -> Output {
     run(example("dma_copy").args([src, dst]))
 }
 
-/// Status 1, nothing on stdout, and one line on stderr, which has all of `parts`.
+/// Asserts that `dma_copy` failed: status 1, nothing on stdout, and one line on stderr that
+/// contains all of `parts`.
 fn assert_refused(output: &Output, parts: &[&str]) {
     assert_refused_by("dma_copy", output, parts);
 }
 
-/// The same of another example.
+/// Asserts the same of the example `name`.
 fn assert_refused_by(name: &str, output: &Output, parts: &[&str]) {
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
@@ -39,14 +39,14 @@ fn files_of_all_sizes_are_copied(defer: &str) {
     let device = adapter.as_deref().unwrap_or("pf0");
     let folder = Folder::new();
     let mut sizes = vec![0, 1, MIB - 1, MIB, 3 * MIB + 17];
-    // An emulated adapter takes a minute for it.
+    // An emulated adapter takes a minute for this size.
     if adapter.is_none() {
         sizes.push(19 * MIB + 1);
     }
     for len in sizes {
         let (src, bytes) = folder.file("src", len);
         let dst = folder.path("dst");
-        // Longer than any: what stood there before must go.
+        // The old content is longer than any source, and must disappear.
         fs::write(&dst, vec![0xee; 20 * MIB]).unwrap();
         let mut command = example("dma_copy");
         command
@@ -166,8 +166,8 @@ fn a_failed_copy_says_that_the_destination_is_none() {
     let folder = Folder::new();
     let (src, _) = folder.file("src", 40 * MIB);
     let dst = folder.path("dst");
-    // The shell's limit of file sizes, 18 or 36 MB, as its blocks have 512 or 1,024 bytes: more
-    // than the 16 MiB of Bufs. The signal is ignored, so that writes fail.
+    // The shell's file size limit is 18 or 36 MB, since its blocks have 512 or 1,024 bytes; either
+    // is more than the 16 MiB of buffers. The signal is ignored, so that writes fail instead.
     let script = "trap '' XFSZ; ulimit -f 36000; exec \"$0\" \"$@\"";
     let copy = example("dma_copy");
     let mut shell = Command::new("sh");
@@ -194,7 +194,7 @@ fn a_device_that_cannot_be_read_back_is_not_said_to_be_verified() {
 #[test]
 fn a_source_that_reads_differently_afterwards_fails_the_verification() {
     let folder = Folder::new();
-    // Its length is said to be 0, and it is not.
+    // The file's reported length is 0, but it has content.
     let output = dma_copy(Path::new("/proc/self/status"), &folder.path("dst"));
     assert_refused(&output, &["CRC-32C", "is no complete copy"]);
 }
@@ -343,7 +343,7 @@ fn zero_copy_bytes_refuses_what_it_cannot_send() {
             &[file.to_str().unwrap(), part],
         );
     }
-    // Nobody listens there any more.
+    // Nothing listens at this address any more.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
@@ -351,7 +351,7 @@ fn zero_copy_bytes_refuses_what_it_cannot_send() {
         let output = run(example("zero_copy_bytes").arg(&file).arg(address));
         assert_refused_by("zero_copy_bytes", &output, &["cannot connect to", address]);
     }
-    // Somebody who reads nothing and goes.
+    // A peer that reads nothing and disconnects.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let rude = std::thread::spawn(move || drop(listener.accept().unwrap()));
@@ -384,7 +384,8 @@ fn crc32c_prints_crcs_and_copies_what_has_the_right_one() {
         let (first, second) = printed.split_once('\n').unwrap();
         assert_eq!(first, "e3069283  known");
         let crc = second.split_once(' ').unwrap().0;
-        // Of three parts, each of which begins with the CRC of those before.
+        // `crc32c` computes this in three parts, each of which starts with the CRC of the parts
+        // before.
         assert_eq!(crc, format!("{:08x}", bitwise(0, &large.1)));
         let output = crc32c(&["-c", crc, "large", "copy"]);
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
@@ -432,7 +433,7 @@ fn sha_file_prints_what_sha256sum_prints_and_checks_it() {
         let output = run(&mut sha_file(&["-c", "sums"]));
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
         assert_eq!(text(&output.stdout).matches(": OK\n").count(), lens.len());
-        // The last byte of the last file is another one.
+        // Changes the last byte of the last file.
         let (last, mut bytes) = files[lens.len() - 1].clone();
         *bytes.last_mut().unwrap() ^= 1;
         let whole = fs::read(&last).unwrap();
@@ -504,7 +505,7 @@ fn sha_file_says_what_it_cannot_read() {
         fs::write(&sums, text).unwrap();
         refused(&[Path::new("-c"), &sums], parts);
     }
-    // Others are hashed all the same.
+    // The other files are hashed all the same.
     let output = run(example("sha_file").args([&none, &file]));
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stdout).starts_with(&hex_digest("sha256", &bytes)));
@@ -564,13 +565,13 @@ fn hybrid_shows_the_three_modes_and_sleeps_while_it_waits() {
     for (line, name) in lines.iter().zip(["event: ", "hybrid: ", "busy-poll: "]) {
         assert!(line.starts_with(name) && line.contains(" events"), "{out}");
     }
-    // How much busy-polling takes depends on other programs.
+    // The CPU time of busy-polling depends on other programs.
     assert!(cpu(lines[0]) < 20.0 && cpu(lines[1]) < 20.0, "{out}");
     for args in [&["much"][..], &["-1"], &["30", "40"]] {
         let output = run(example("hybrid").args(args));
         assert_refused_by("hybrid", &output, &["usage: hybrid [SPIN_MICROSECONDS]"]);
     }
-    // The library's own words.
+    // The error message comes from the library.
     let output = run(example("hybrid").arg("1000001"));
     assert_refused_by("hybrid", &output, &["1.000001s", "1s", "BusyPoll"]);
 }
@@ -636,7 +637,7 @@ fn graph_pipeline_writes_replicas_that_are_the_source() {
             let same = fs::read(replica).unwrap() == bytes;
             assert!(same, "{} differs", replica.display());
         }
-        // What is there already is not written over.
+        // Existing files are not overwritten.
         let parts = [replicas[0].to_str().unwrap(), "File exists"];
         assert_refused_by("graph_pipeline", &run(&mut command), &parts);
     }
@@ -645,7 +646,7 @@ fn graph_pipeline_writes_replicas_that_are_the_source() {
 #[test]
 fn graph_pipeline_names_the_block_whose_replica_is_torn() {
     let folder = Folder::new();
-    // All bytes are the same: a byte is missing, and none differs.
+    // All bytes are equal, so that a missing byte is detected only by the length.
     let file = folder.path("zeros");
     fs::write(&file, vec![0; 20 * 65_536 + 5]).unwrap();
     for (defer, block) in [("0", "0"), ("1", "13"), ("0", "20")] {
@@ -670,7 +671,7 @@ fn graph_pipeline_names_the_block_whose_replica_is_torn() {
 #[test]
 fn graph_pipeline_draws_on_request_and_says_what_it_cannot_read() {
     let folder = Folder::new();
-    // Without a file it takes itself.
+    // Without a file argument the program uses its own executable.
     let output = run(&mut example("graph_pipeline"));
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
     let output = run(example("graph_pipeline").arg("--dot"));
@@ -735,7 +736,7 @@ fn the_dpu_fetches_what_the_host_exports() {
         .env("TOKIO_DOCA_SOFT_FAULTS", "error:IoFailed");
     let output = run(faulty.arg("-d").arg(&desc).arg("-b").arg(&info));
     assert_refused_by("dma_copy_dpu", &output, &["input/output operation failed"]);
-    // A process that stands for the host has other devices.
+    // A process that plays the host has other devices.
     assert_refused_by("dma_copy_dpu", &dpu("host"), &["03:00.0", "pf0"]);
     drop(host.stdin.take());
     assert!(host.wait().unwrap().success());

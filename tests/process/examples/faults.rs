@@ -1,5 +1,5 @@
-//! Each kind of fault through every example: it ends in time, says in one line what happened, and
-//! calls no result good that is not.
+//! Injects each kind of fault into every example: the example ends in time, reports the fault in
+//! one line, and accepts no wrong result.
 
 use std::fs;
 use std::path::Path;
@@ -11,24 +11,25 @@ use support::programs::*;
 
 const LEN: usize = (3 << 20) + 17;
 
-/// What becomes of an example under a script.
+/// How an example ends under a fault script.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    /// Status 0.
+    /// With status 0.
     Good,
-    /// Status 1, and a message with these words.
+    /// With status 1, and a message that contains these words.
     Bad(&'static str),
 }
 
 use End::{Bad, Good};
 
-/// What a device says of its error, a job that does not end in time, and a broken queue.
+/// The messages for an error of the device, for a job that does not complete in time, and for a
+/// broken queue.
 const ERROR: End = Bad("input/output operation failed (vendor code 0x88)");
 const LATE: End = Bad("within ");
 const BROKEN: End = Bad("queue of this WorkQ");
 
-/// `alone`: each job is awaited before the next one is submitted, so that none follows one that
-/// waits for others.
+/// Returns the fault scripts. `alone` means that the example awaits each job before it submits the
+/// next, so that no job follows one that waits for others.
 fn scripts(alone: bool) -> [(&'static str, End); 8] {
     [
         ("pass", Good),
@@ -45,9 +46,9 @@ fn scripts(alone: bool) -> [(&'static str, End); 8] {
     ]
 }
 
-/// Runs an example under each of the scripts, with and without defer mode, and looks at what it
-/// says; `good` stands on its stdout if all is well. `check` looks at what it left; the number is
-/// the run's own.
+/// Runs an example under each script, with and without defer mode, and checks its output. `good` is
+/// on its stdout if it succeeds. `check` examines the files that it leaves; the number identifies
+/// the run.
 fn through(
     name: &str,
     scripts: &[(&str, End)],
@@ -97,14 +98,14 @@ fn through(
     });
 }
 
-/// The same for one without arguments, which leaves nothing.
+/// Does the same for an example without arguments, which leaves no files.
 fn bare(name: &str, scripts: &[(&str, End)], good: &str, parallel: usize) {
     through(name, scripts, good, parallel, |_, _| (), |_, _| ());
 }
 
-/// Those that wait sleep, so that many can be run at once.
+/// How many examples run at once if they sleep while they wait.
 const MANY: usize = 6;
-/// Those that spin.
+/// How many examples run at once if they spin.
 const FEW: usize = 2;
 
 #[test]
@@ -127,7 +128,7 @@ fn dma_copy_says_what_failed_and_verifies_only_what_is_whole() {
             assert!(whole || end != Good, "run {number}: DST differs");
         },
     );
-    // What DST is after a failure is said as well.
+    // The message also tells the state of DST after a failure.
     let mut command = example("dma_copy");
     command
         .env("TOKIO_DOCA_SOFT_FAULTS", "pass*3 error:IoFailed:0x88")
@@ -146,10 +147,10 @@ fn own_epoll_loop_does_not_wait_for_ever() {
 
 #[test]
 fn cancel_and_timeout_notices_what_nobody_awaited() {
-    // The future was dropped: that its job failed stands in the statistics only.
+    // The future was dropped, so only the statistics show that its job failed.
     let failed = Bad("1 copy failed that nobody awaited");
     let scripts = scripts(true).map(|(script, end)| match end {
-        // The second job is awaited for a short time: by then it has failed, or it has not.
+        // The second job is awaited only briefly: it may or may not have failed by then.
         ERROR if script.starts_with("pass") => (script, Bad("failed")),
         ERROR | BROKEN => (script, failed),
         end => (script, end),
@@ -187,7 +188,7 @@ fn sha_file_prints_a_sum_of_the_whole_file_or_none() {
 
 #[test]
 fn graph_says_what_failed_and_verifies_only_what_is_whole() {
-    // What is done inline is not behind anything: the script has the next ones done by the engine.
+    // An inline job is not behind any other, so the script passes the next jobs to the engine.
     let scripts = scripts(false).map(|(script, end)| match script {
         "behind:2" => ("behind:2 pass*2", end),
         script => (script, end),
@@ -236,7 +237,7 @@ fn examples_without_jobs_of_the_device_are_as_ever() {
     );
 }
 
-/// Its server has the same script. Which of the two tells of a failure first is open.
+/// The server runs with the same script. Either side may report the failure first.
 #[test]
 fn rdma_pingpong_does_not_wait_for_ever() {
     if is_emulated("start what a program starts itself") {
@@ -305,7 +306,7 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         known += 1;
     }
     let all = fs::read_dir(root().join("examples")).unwrap();
-    // Folders are what several share.
+    // Folders contain code that several examples share.
     let is_program = |path: &Path| path.extension().is_some_and(|it| it == "rs");
     let programs = all.filter(|entry| is_program(&entry.as_ref().unwrap().path()));
     assert_eq!(programs.count(), known, "an example is not tested here");

@@ -1,4 +1,4 @@
-//! `file_to_rdma`: a file that io_uring reads, and RDMA writes carry to another process.
+//! Tests of `file_to_rdma`: io_uring reads a file, and RDMA writes transfer it to another process.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ fn is_left_out() -> bool {
     needs_soft("its processes open the default device") || is_emulated("have io_uring")
 }
 
-/// Each is refused or given up, and the next one is served.
+/// Each such peer is refused or times out, and the next one is served.
 #[test]
 fn peers_that_send_no_file_do_not_end_the_receiver() {
     if needs_soft("its processes open the default device") {
@@ -50,7 +50,7 @@ fn peers_that_send_no_file_do_not_end_the_receiver() {
             let text = refused.unwrap_err().to_string();
             assert!(text.contains("a file has 1 to"), "{text}");
         }
-        // One that leaves, and one that says another CRC.
+        // One peer disconnects, and one sends a wrong CRC.
         drop(connector.connect_with(addr, &hello).await.unwrap());
         let (mut liar, _) = connector.connect_with(addr, &hello).await.unwrap();
         let len = liar.read_u16_le().await.unwrap();
@@ -76,7 +76,7 @@ fn peers_that_send_no_file_do_not_end_the_receiver() {
     assert!(fs::read(to).unwrap() == bytes);
 }
 
-/// Where io_uring may not be used, these fail: they are ignored unless they are asked for.
+/// Tests that need io_uring. They fail where it is forbidden, so they are ignored by default.
 mod needs_io_uring {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! The examples of a host and its DPU: two processes each, on a card of their own.
+//! Tests of the examples for a host and its DPU: each runs two processes on its own simulated card.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,7 +12,7 @@ use support::{block_until, run as run_async};
 use tokio_doca::soft::{Soft, Topology};
 use tokio_doca::{ErrorKind, Mmap, channel::Channel, mem::Access};
 
-/// A card that no other test has, so that its Channels meet nobody else's, and a folder.
+/// A card that no other test uses, so that its Channels meet no others, and a folder.
 struct Card {
     folder: Folder,
     serial: String,
@@ -49,7 +49,7 @@ impl Card {
     }
 }
 
-/// A process that does not outlive its test.
+/// A process that is killed at the end of its test.
 struct Running(Child);
 
 impl Running {
@@ -59,7 +59,7 @@ impl Running {
         Running(command.spawn().unwrap())
     }
 
-    /// Its next line.
+    /// Returns the next line of the process.
     fn line(&mut self) -> String {
         let mut line = String::new();
         let out = self.0.stdout.as_mut().unwrap();
@@ -69,7 +69,7 @@ impl Running {
         line
     }
 
-    /// How it ends, which it does soon: its status, and the rest of what it says.
+    /// Waits until the process ends. Returns its status and the rest of its output.
     fn ends(mut self) -> (Option<i32>, String, String) {
         let mut status = None;
         block_until("the process ends", || {
@@ -95,7 +95,7 @@ fn assert_good((status, out, err): (Option<i32>, String, String)) -> String {
     out
 }
 
-/// Status 1, one line on stderr, with all parts.
+/// Asserts that an example ended with status 1 and one line on stderr that contains all of `parts`.
 #[track_caller]
 fn assert_failed(name: &str, (status, _, err): (Option<i32>, String, String), parts: &[&str]) {
     assert_eq!((status, err.lines().count()), (Some(1), 1), "{name}: {err}");
@@ -138,7 +138,7 @@ fn client_and_server_exchange_their_texts_on_the_function_that_is_named() {
                 assert_eq!(said, "Server response: Message from the server\n");
                 assert_eq!(heard, "Received message: Message from the client\n");
             }
-            // No terminal obeys it.
+            // Control characters are escaped, so that the text cannot control a terminal.
             Some(_) => {
                 assert_eq!(said, "Server response: zurück \\u{1b}\n");
                 assert_eq!(heard, "Received message: ein Gruß\\n\n");
@@ -198,7 +198,7 @@ fn every_flag_is_in_the_help_and_what_is_no_flag_is_refused() {
     }
 }
 
-/// Both sides of a transfer, to their ends: the host first, or the DPU.
+/// Runs both sides of a transfer to their ends, starting with the host or with the DPU.
 fn transfer(card: &Card, files: [&Path; 2], defer: &str, host_first: bool) -> [Output; 2] {
     let sides = [
         card.host("file_transfer_host"),
@@ -328,7 +328,7 @@ fn a_transfer_that_breaks_off_leaves_no_file() {
         assert_failed("file_transfer_dpu", dpu.ends(), &[part]);
         is_clean();
     }
-    // A copy that takes its time, and a host that is killed meanwhile.
+    // Kills the host during a slow copy.
     let dpu = dpu("pass*2 delay:500ms");
     let part = |name: &str| name.ends_with(".part");
     let mut host = Running::start(&mut host());
@@ -390,7 +390,7 @@ fn a_host_that_sends_more_than_it_offered_is_told_so() {
 fn the_dpu_finds_a_text_wherever_in_the_hosts_memory_it_is() {
     let card = Card::new();
     let (desc, info) = (card.path("desc"), card.path("info"));
-    // At the start, across the border of two pieces, and far behind it.
+    // Positions at the start, across the border of two pieces, and far behind it.
     for at in [0, (1 << 20) - 3, (3 << 20) + 5] {
         let mut host = card.host("dma_copy_host");
         host.args(["-t", "a needle a"]).arg("-d").arg(&desc);

@@ -1,4 +1,4 @@
-//! `kv_store`: its commands, a server that is killed, and clients that may say anything.
+//! Tests of `kv_store`: its commands, a server that is killed, and clients that send anything.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -27,7 +27,7 @@ impl Service {
         command
     }
 
-    /// What it prints, and how it ends.
+    /// Runs a command. Returns its output and its exit status.
     fn says(&self, words: &[&str]) -> (String, i32) {
         let output = run(&mut self.command(words));
         assert_eq!(text(&output.stderr), "", "{words:?}");
@@ -94,7 +94,7 @@ fn a_server_ends_with_its_keeper() {
     }
 }
 
-/// Another program listens at the port, which is why the next servers end.
+/// Another program listens at the port, so that the next servers end with an error.
 #[test]
 fn values_outlive_servers_that_end_with_an_error() {
     if is_emulated(STARTS) {
@@ -205,7 +205,7 @@ fn wrong_arguments_and_values_are_named_in_one_line() {
     assert!(help.status.success() && text(&help.stdout).contains("kv_store serve ADDRESS"));
 }
 
-/// The kernel would send SIGXFSZ.
+/// Beyond the limit of file sizes the kernel would send SIGXFSZ.
 #[test]
 fn a_keeper_names_the_limit_of_files_and_dies_of_no_signal() {
     if is_emulated(STARTS) {
@@ -220,7 +220,7 @@ fn a_keeper_names_the_limit_of_files_and_dies_of_no_signal() {
     );
 }
 
-/// Each is told, or cut off, and the others are served.
+/// The server refuses such clients or disconnects them, and serves the others.
 #[test]
 fn clients_that_say_something_else_harm_nobody() {
     if is_emulated(STARTS) {
@@ -229,7 +229,7 @@ fn clients_that_say_something_else_harm_nobody() {
     let service = Service::start(&[]);
     service.does(&["put", "colour", "green"], "");
     let frame = |bytes: &[u8]| [&(bytes.len() as u32).to_be_bytes(), bytes].concat();
-    // A key that is longer than the request, and one of no bytes.
+    // A key that is longer than the request, and a key of no bytes.
     let mut longer = [0; 16];
     (longer[0], longer[2]) = (2, 200);
     let mut none = [0; 16];
@@ -247,9 +247,9 @@ fn clients_that_say_something_else_harm_nobody() {
     ] {
         let mut stream = service.meet();
         stream.write_all(bytes).unwrap();
-        // The server may have left by now.
+        // The server may have disconnected by now.
         _ = stream.shutdown(Shutdown::Write);
-        // The server says nothing but the half of a handshake, and leaves.
+        // The server sends only its half of a handshake, and disconnects.
         let mut said = Vec::new();
         let ended = stream.read_to_end(&mut said);
         assert!(ended.is_err() || said.len() < 2048, "{bytes:?}: {said:?}");
@@ -261,7 +261,7 @@ fn clients_that_say_something_else_harm_nobody() {
     kill(server, None).expect("it is the same server");
 }
 
-/// More of them than it has places.
+/// More such clients come than the server has places for.
 #[test]
 fn clients_that_connect_to_nobody_take_no_place() {
     if is_emulated(STARTS) || adapter().is_some() {

@@ -1,5 +1,5 @@
-//! `nbd_server`, with a client of the test's own that may say anything, and with those that are not
-//! ours: `nbdinfo`, `nbdcopy`, `qemu-img`, `qemu-io` and fio, which `.ci/run tools` installs.
+//! Tests of `nbd_server`, with a client of the test that can send anything, and with independent
+//! clients: `nbdinfo`, `nbdcopy`, `qemu-img`, `qemu-io` and fio, which `.ci/run tools` installs.
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// After the first words of both.
+    /// Connects a client that has exchanged only the first words of both sides.
     fn raw(&self) -> Client {
         let stream = UnixStream::connect(&self.socket).unwrap();
         stream.set_read_timeout(Some(support::LIMIT)).unwrap();
@@ -93,7 +93,7 @@ impl Server {
     }
 }
 
-/// A client that may say anything.
+/// A client that can send anything.
 struct Client(UnixStream);
 
 impl Client {
@@ -113,7 +113,7 @@ impl Client {
         self.0.write_all(&words.concat()).unwrap();
     }
 
-    /// What an option is answered with.
+    /// Returns the kind and the data of the server's reply to an option.
     fn reply(&mut self, option: u32) -> (u32, Vec<u8>) {
         assert_eq!(self.bytes(8), 0x0003_e889_0455_65a9_u64.to_be_bytes());
         assert_eq!(self.number(), option);
@@ -134,7 +134,7 @@ impl Client {
         self.0.write_all(&request.concat()).unwrap();
     }
 
-    /// The error of a simple reply.
+    /// Reads a simple reply, and returns its error.
     fn error(&mut self) -> u32 {
         assert_eq!(self.number(), 0x6744_6698);
         let error = self.number();
@@ -156,12 +156,12 @@ impl Client {
         self.bytes(len)
     }
 
-    /// The server cuts it off, and sends nothing before.
+    /// Asserts that the server disconnects without sending anything.
     #[track_caller]
     fn is_cut_off(&mut self) {
         match self.0.read(&mut [0]) {
             Ok(0) => {}
-            // What was sent has not all been read.
+            // The server has not read all that was sent.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
             not => panic!("{not:?}"),
         }
@@ -180,7 +180,7 @@ fn what_is_written_is_read_by_every_connection() {
     one.write(12_345, &data);
     assert_eq!(other.read(12_345, data.len()), data);
     assert_eq!(one.does(FLUSH, 0, 0, 0, &[]), 0);
-    // With FUA; zeroes and trims of no round size.
+    // Zeroes with FUA, and a trim, both with odd offsets and lengths.
     assert_eq!(one.does(ZEROES, 3, 20_000, 70_001, &[]), 0);
     assert_eq!(one.does(TRIM, 0, 150_000, 11, &[]), 0);
     let mut expected = data.clone();
@@ -188,7 +188,7 @@ fn what_is_written_is_read_by_every_connection() {
     expected[150_000 - 12_345..][..11].fill(0);
     assert_eq!(other.read(12_345, data.len()), expected);
     assert_eq!(other.read(SIZE - 1, 1), [0]);
-    // Many requests at once, answered in order.
+    // Many requests at once, which the server answers in order.
     for at in 0..64 {
         one.send(WRITE, 0, at * 4096, 4096, &[at as u8; 4096]);
         one.send(READ, 0, at * 4096, 4096, &[]);
@@ -247,7 +247,7 @@ fn what_makes_no_sense_is_refused_and_harms_nobody() {
         let got = client.does(command, flags, at, len, &[]);
         assert_eq!(got, error, "{command} {flags} {at} {len}");
     }
-    // What is refused is read all the same: the next request is understood.
+    // The server reads the data of a refused write all the same, and understands the next request.
     assert_eq!(client.does(WRITE, 0, end - 3, 4, b"good"), enospc);
     assert_eq!(client.does(WRITE, 0x8000, 0, 4, b"evil"), einval);
     let long = vec![1; (32 << 20) + 1];
@@ -289,13 +289,14 @@ fn what_makes_no_sense_is_refused_and_harms_nobody() {
     let mut client = server.client();
     client.0.write_all(&[0; 28]).unwrap();
     client.is_cut_off();
-    // One that ends within a write, and one that reads nothing of what it asks for.
+    // One client ends in the middle of a write, and another reads nothing of the data that it
+    // requests.
     let mut client = server.client();
     client.send(WRITE, 0, 0, 1 << 20, b"evil");
     drop(client);
     let mut greedy = server.client();
     greedy.send(READ, 0, 0, SIZE as u32, &[]);
-    // The server is within its reply, and the socket is full before it ends.
+    // The server is in the middle of its reply, which is longer than the socket can hold.
     assert_eq!(greedy.error(), 0);
     good.write(0, &vec![7; SIZE]);
     assert_eq!(good.read(0, SIZE), vec![7; SIZE]);
@@ -321,7 +322,7 @@ fn a_client_that_stalls_within_a_request_is_cut_off() {
     let mut sent = Vec::new();
     client.0.read_to_end(&mut sent).unwrap();
     assert!(sent.len() < 1 << 20, "{}", sent.len());
-    // Between two requests there is no limit.
+    // There is no time limit between two requests.
     idle.write(0, b"idle");
 }
 
@@ -368,7 +369,7 @@ fn a_server_without_descriptors_waits_until_it_has_some() {
         error,
         "nbd_server: accept: Too many open files (os error 24)\n"
     );
-    // What it says from here on cannot be written, which does no harm either.
+    // From here on the server cannot write its messages, which does no harm.
     drop(clients);
     server.client();
 }
@@ -396,7 +397,7 @@ fn a_disk_that_is_a_file_survives_a_kill_and_is_nobody_elses() {
     let folder = Folder::new();
     let path = folder.path("file").display().to_string();
     let data = pattern(3 << 20);
-    // A sparse file gets its blocks.
+    // The server allocates the blocks of a sparse file.
     let file = fs::File::create(&path).unwrap();
     file.set_len(SIZE as u64).unwrap();
     let server = Server::start_in(folder, &["--file", &path]);
@@ -416,7 +417,7 @@ fn a_disk_that_is_a_file_survives_a_kill_and_is_nobody_elses() {
     assert_eq!(client.read(4096, data.len()), data);
 }
 
-/// The kernel would send SIGXFSZ.
+/// Beyond the limit of file sizes the kernel would send SIGXFSZ.
 #[test]
 fn a_server_names_the_limit_of_files_and_leaves_none() {
     let folder = Folder::new();
@@ -434,10 +435,10 @@ fn a_server_names_the_limit_of_files_and_leaves_none() {
     assert!(!path.exists());
 }
 
-/// Nor does one that cannot have so many bytes, or has none.
+/// The server leaves no file if it cannot allocate the disk's size, or if the size is 0.
 #[test]
 fn a_server_leaves_no_file_that_is_no_disk() {
-    // On a tmpfs: another file system might write to each block first.
+    // Uses a tmpfs: another file system might write to each block first.
     let shared = Path::new("/dev/shm");
     if !shared.is_dir() {
         return;
@@ -456,7 +457,7 @@ fn a_server_leaves_no_file_that_is_no_disk() {
         let error = starts(size);
         assert!(error.contains(why), "{error}");
         assert!(!path.exists(), "{size} bytes");
-        // One that was there stays as it was.
+        // An existing file stays as it was.
         fs::write(&path, b"").unwrap();
         starts(size);
         let len = fs::metadata(&path).unwrap().len();
@@ -465,7 +466,7 @@ fn a_server_leaves_no_file_that_is_no_disk() {
     }
 }
 
-/// It has the lock until its memory was freed.
+/// A dying server holds the lock of the file until its memory is freed.
 #[test]
 fn a_server_waits_for_one_that_is_dying() {
     let folder = Folder::new();
@@ -504,7 +505,7 @@ fn same(path: &Path, bytes: &[u8]) {
     assert!(fs::read(path).unwrap() == bytes, "{}", path.display());
 }
 
-/// `.ci/run tools` lists them.
+/// Tests that need the programs that `.ci/run tools` installs.
 mod needs_programs {
     use super::*;
 

@@ -1,5 +1,5 @@
-//! The example `rc_pingpong`: the text of its exchange, its flags, and on an adapter both roles
-//! against rdma-core's `ibv_rc_pingpong`.
+//! Tests of the example `rc_pingpong`: the text of its exchange, its flags, and, on an adapter,
+//! both roles against rdma-core's `ibv_rc_pingpong`.
 
 #[path = "../../../examples/rc_pingpong/args.rs"]
 mod args;
@@ -25,7 +25,7 @@ const HERE: Place = Place {
     psn: 0xb8_9147,
     gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, 1],
 };
-/// What ibv_rc_pingpong says of such a place.
+/// The line that `ibv_rc_pingpong` sends for such an endpoint.
 const LINE: &str = "001f:000011:b89147:00000000000000000000ffff0a4d0001";
 
 #[test]
@@ -73,7 +73,7 @@ fn there() -> Place {
 
 #[tokio::test]
 async fn both_sides_hear_of_each_other_and_the_server_is_connected_first() {
-    // Narrower than a line.
+    // The pipe is shorter than a line.
     let (mut client, mut server) = duplex(7);
     let connected = std::cell::Cell::new(false);
     let connect = async |place| {
@@ -93,7 +93,7 @@ async fn both_sides_hear_of_each_other_and_the_server_is_connected_first() {
 #[tokio::test]
 async fn the_bytes_are_those_of_ibv_rc_pingpong() {
     let there_line = format!("{}\0", there());
-    // As its client.
+    // This side acts as the client.
     let (mut stream, mut server) = duplex(256);
     server.write_all(there_line.as_bytes()).await.unwrap();
     assert_eq!(call(&mut stream, HERE).await.unwrap(), there());
@@ -101,7 +101,7 @@ async fn the_bytes_are_those_of_ibv_rc_pingpong() {
     let mut said = String::new();
     server.read_to_string(&mut said).await.unwrap();
     assert_eq!(said, format!("{LINE}\0done\0"));
-    // As its server.
+    // This side acts as the server.
     let (mut stream, mut client) = duplex(256);
     let says = format!("{there_line}done\0");
     client.write_all(says.as_bytes()).await.unwrap();
@@ -139,7 +139,7 @@ async fn a_stranger_is_refused_before_anything_is_connected() {
         let error = call(&mut stream, HERE).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
     }
-    // One that does not end as it should.
+    // The peer ends with a wrong message.
     let (mut stream, mut stranger) = duplex(256);
     let says = format!("{LINE}\0gone\0");
     stranger.write_all(says.as_bytes()).await.unwrap();
@@ -194,8 +194,8 @@ fn the_flags_are_those_of_ibv_rc_pingpong() {
     }
 }
 
-/// A process that listens at a TCP port of its own, and one that calls there, the one ours and the
-/// other one rdma-core's.
+/// A run of two processes, one of which is ours and the other rdma-core's: one listens at a TCP
+/// port, and the other connects.
 struct Pairing {
     port: u16,
     ours_listens: bool,
@@ -217,7 +217,7 @@ impl Pairing {
         }
     }
 
-    /// One side, by strace if there is a folder for what it writes.
+    /// Returns the command of one side, run by strace if there is a folder for its traces.
     fn side(&self, ours: bool, traces: Option<&Path>) -> Command {
         let plain = match ours {
             true => example("rc_pingpong"),
@@ -226,7 +226,7 @@ impl Pairing {
         let mut command = match traces {
             None => plain,
             Some(folder) => {
-                // A file for each thread, in which no call is torn.
+                // strace writes a file for each thread, in which no call is split.
                 let mut strace = Command::new("strace");
                 strace.args(["-ff", "-y", "-o"]).arg(folder.join("of"));
                 strace.arg(plain.get_program());
@@ -237,7 +237,7 @@ impl Pairing {
         command
     }
 
-    /// Runs both to their ends, and answers what they print: ours, and theirs.
+    /// Runs both processes to their ends. Returns the output of ours and of theirs.
     fn run(&self, traces: [Option<&Path>; 2]) -> [String; 2] {
         let [ours, theirs] = [true, false].map(|ours| {
             let traces = traces[usize::from(!ours)];
@@ -278,8 +278,8 @@ impl Pairing {
     }
 }
 
-/// The index of an adapter's first GID with an IPv4 address, which theirs does not choose by
-/// itself; none on InfiniBand.
+/// Returns the index of the adapter's first GID with an IPv4 address, which `ibv_rc_pingpong` does
+/// not choose by itself; `None` on InfiniBand.
 fn ipv4_gid(device: &str) -> Option<u32> {
     let gid = |index: &u32| {
         let path = format!("/sys/class/infiniband/{device}/ports/1/gids/{index}");
@@ -289,7 +289,7 @@ fn ipv4_gid(device: &str) -> Option<u32> {
     (0..16).find(gid)
 }
 
-/// A process that does not outlive its test.
+/// A process that is killed at the end of its test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -299,7 +299,7 @@ impl Drop for Running {
     }
 }
 
-/// By what the kernel says: a call would be taken for a client.
+/// Reads the kernel's list of sockets: a connection would be taken for a client.
 fn is_listening(port: u16) -> bool {
     let port = format!(":{port:04X}");
     ["tcp", "tcp6"].iter().any(|name| {
@@ -329,13 +329,13 @@ fn both_roles_and_both_modes_go_with_rdma_cores() {
     }
 }
 
-/// System calls, and events that were read from a completion channel, of all threads.
+/// Counts the system calls of all threads, and the events that they read from a completion channel.
 fn counted(traces: &Path) -> (usize, usize) {
     let (mut calls, mut events) = (0, 0);
     for file in std::fs::read_dir(traces).unwrap() {
         let trace = std::fs::read(file.unwrap().path()).unwrap();
         for line in String::from_utf8_lossy(&trace).lines() {
-            // The others tell of signals and ends.
+            // Other lines report signals and exits.
             calls += usize::from(line.starts_with(|c: char| c.is_ascii_lowercase()));
             let event = line.starts_with("read(") && line.contains("[infinibandevent]");
             events += usize::from(event && !line.contains(" = -1 "));
@@ -347,7 +347,8 @@ fn counted(traces: &Path) -> (usize, usize) {
 #[test]
 #[ignore = "needs DOCA_VERBS_DEVICE"]
 fn asleep_it_takes_no_more_calls_and_events_than_rdma_cores() {
-    // What else runs decides who sleeps how often: beside much of it, one of three is to hold.
+    // Other programs influence how often a side sleeps: under much load one of three runs must
+    // succeed.
     assert!((0..3).any(|_| takes_no_more_asleep()));
 }
 
@@ -356,7 +357,7 @@ fn takes_no_more_asleep() -> bool {
     const LONG: usize = 120;
     let mut each = [(0.0, 0.0); 2];
     for ours_listens in [true, false] {
-        // What the longer one has more is that of the round trips.
+        // The longer run has 100 more round trips, whose calls are the difference.
         let [short, long] = [SHORT, LONG].map(|iters| {
             let folders = [Folder::new(), Folder::new()];
             let iters = format!("--iters={iters}");
@@ -372,7 +373,7 @@ fn takes_no_more_asleep() -> bool {
     }
     let [ours, theirs] = each;
     println!("system calls and events of a round trip: {ours:.2?}, rdma-core's {theirs:.2?}");
-    // Theirs counts, so it was looked at rightly.
+    // rdma-core's counts are plausible, so the traces were parsed correctly.
     assert!(theirs.0 >= 3.0 && theirs.1 >= 1.0, "{theirs:?}");
     ours.0 <= theirs.0 + 1.0 && ours.1 <= theirs.1 + 1.0
 }

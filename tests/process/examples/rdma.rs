@@ -1,5 +1,5 @@
-//! The examples of RDMA: two processes that meet by files or by TCP, what they print, and what each
-//! of them says if it fails.
+//! Tests of the RDMA examples: two processes that meet by files or by TCP, their output, and the
+//! error of each side if it fails.
 
 #[path = "../../../examples/rdma_sample/mod.rs"]
 mod rdma_sample;
@@ -18,14 +18,15 @@ use support::device::{adapter, defers, needs_soft};
 use support::programs::*;
 use tokio_doca::{Rdma, WorkQ, mem::Access};
 
-/// One of DOCA's pairs: name, who calls, who listens, the flag of the text and who takes it.
+/// A pair of programs as in DOCA's samples: `roles` lists the caller and the listener, `text` the
+/// short and the long flag for the text.
 struct Sample {
     name: &'static str,
     roles: [&'static str; 2],
     text: [&'static str; 2],
-    /// Which role takes it.
+    /// The index of the role that has the flag for the text.
     giver: usize,
-    /// What the other one prints of it.
+    /// The line that the other role prints for a text.
     says: fn(&str) -> String,
 }
 
@@ -72,21 +73,21 @@ const SAMPLES: [Sample; 5] = [
     },
 ];
 
-/// Both sides are on the device under test, unless a flag that comes later names another one.
+/// Returns flags that put a side on the device under test; a later flag can name another device.
 fn on_device() -> Vec<String> {
     let adapter = adapter().map(|name| ["--device".to_owned(), name]);
     adapter.into_iter().flatten().collect()
 }
 
 impl Sample {
-    /// One side.
+    /// Returns the command of one side.
     fn side(&self, role: usize) -> Command {
         let mut command = example(self.name);
         command.arg(self.roles[role]).args(on_device());
         command
     }
 
-    /// One side of a pair that meets by files in the folder.
+    /// Returns the command of one side of a pair that meets by files in the folder.
     fn by_files(&self, role: usize, folder: &Folder) -> Command {
         let [local, remote] = [role, 1 - role].map(|role| folder.path(self.roles[role]));
         let mut command = self.side(role);
@@ -95,7 +96,7 @@ impl Sample {
         command
     }
 
-    /// Runs both sides, the one that calls first or last, and looks at what they say.
+    /// Runs both sides, the caller first or last, and checks their output.
     fn exchange(&self, sides: [&mut Command; 2], first: usize, text_of: &str) {
         let name = self.name;
         let [caller, listener] = together(sides, first);
@@ -114,7 +115,7 @@ impl Sample {
     }
 }
 
-/// Runs both to their ends, the given one first.
+/// Runs both sides to their ends; the side with the index `first` starts first.
 fn together(sides: [&mut Command; 2], first: usize) -> [Output; 2] {
     let [caller, listener] = sides;
     thread::scope(|scope| {
@@ -132,7 +133,7 @@ fn together(sides: [&mut Command; 2], first: usize) -> [Output; 2] {
     })
 }
 
-/// An address of this machine that no other test has.
+/// Returns an address of this machine that no other test uses.
 fn address() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(18515);
     let [_, a, b, c] = std::process::id().to_be_bytes();
@@ -140,7 +141,7 @@ fn address() -> String {
     format!("127.{}.{b}.{c}:{port}", a + 1)
 }
 
-/// A process that does not outlive its test.
+/// A process that is killed at the end of its test.
 struct Running(Child);
 
 impl Running {
@@ -149,7 +150,7 @@ impl Running {
         Running(command.spawn().unwrap())
     }
 
-    /// Its next line.
+    /// Returns the next line of the process.
     fn line(&mut self) -> String {
         let mut line = String::new();
         let out = self.0.stdout.as_mut().unwrap();
@@ -164,7 +165,7 @@ impl Running {
         self.0.wait().unwrap();
     }
 
-    /// How it ended, which it does soon.
+    /// Waits until the process ends. Returns its status and its error output.
     fn ended(&mut self) -> (Option<i32>, String) {
         let mut status = None;
         block_until("the process ends", || {
@@ -183,7 +184,7 @@ impl Drop for Running {
     }
 }
 
-/// Status 1, and one line on stderr that has all of `parts`.
+/// Asserts that an example ended with status 1 and one line on stderr that contains all of `parts`.
 #[track_caller]
 fn assert_failed(name: &str, (status, says): (Option<i32>, &str), parts: &[&str]) {
     assert_eq!((status, says.lines().count()), (Some(1), 1), "{says}");
@@ -204,8 +205,8 @@ fn assert_refused(name: &str, output: &Output, parts: &[&str]) {
 fn pairs_that_meet_by_files_exchange_their_texts() {
     for (first, sample) in SAMPLES.iter().enumerate() {
         let folder = Folder::new();
-        // Nothing is said: it is DOCA's text. A text of other bytes is printed so that no terminal
-        // obeys it.
+        // Without a text the example sends DOCA's text. Other bytes than text are escaped, so that
+        // they cannot control a terminal.
         let long = ("x".repeat(4000), format!("\"{}\"", "x".repeat(4000)));
         for (given, says) in [
             (None, "\"Hi DOCA RDMA!\""),
@@ -248,14 +249,14 @@ fn pairs_that_meet_by_tcp_wait_for_each_other() {
     }
 }
 
-/// The views that two processes of one card may have, and what each calls its first device.
+/// The views that two processes on one card may have, with the first device of each.
 const VIEWS: [[(&str, &str); 2]; 3] = [
     [("dpu", "p0"), ("dpu", "p0")],
     [("host", "pf0"), ("dpu", "p0")],
     [("dpu", "p0"), ("host", "pf0")],
 ];
 
-/// Puts one side into a view. The device of that name shows that it is in no other.
+/// Runs one side in a view; the device of that name exists in this view only.
 fn in_view(command: &mut Command, (view, device): (&str, &str)) {
     command.env("TOKIO_DOCA_SOFT", view);
     command.args(["--device", device]);
@@ -324,14 +325,14 @@ fn a_text_that_is_too_large_for_the_peer_fails_on_both_sides() {
     }
 }
 
-/// What a peer of a sample does wrong.
+/// A fault of a peer of a sample.
 #[derive(Clone, Copy, PartialEq)]
 enum Lie {
     Digest,
     Immediate,
 }
 
-/// Plays the giver of a sample, and lies.
+/// Plays the giver of a sample with a wrong digest or a wrong immediate value.
 async fn lie(sample: &Sample, address: &str, lie: Lie) -> rdma_sample::Result<()> {
     let script = rdma_sample::Sample {
         name: sample.name,
@@ -369,12 +370,12 @@ async fn lie(sample: &Sample, address: &str, lie: Lie) -> rdma_sample::Result<()
         "rdma_send_receive" => _ = rdma.send(&src).await?,
         _ => _ = rdma.send_imm(&src, immediate).await?,
     }
-    // The reader tells first. Whoever has noticed a wrong immediate value is gone.
+    // The reader sends its digest first. A peer that has noticed a wrong immediate value has gone.
     if sample.giver == 1 {
         Digest::receive(&rdma).await?.check(b"truth")?;
     }
     Digest::of(b"lies!").send(&rdma).await?;
-    // It does not leave before the other one has heard it.
+    // Stays until the peer has received this digest.
     if sample.giver == 0 {
         Digest::receive(&rdma).await?.check(b"truth")?;
     }
@@ -464,7 +465,7 @@ fn what_a_peer_cannot_have_written_is_refused_at_once() {
 #[test]
 fn a_tcp_peer_that_talks_nonsense_is_refused() {
     for sample in &SAMPLES {
-        // Who calls meets one that answers, who listens one that hangs up.
+        // A caller meets a peer that answers; a listener meets a peer that hangs up.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let mut caller = Running::start(sample.side(0).args(["--tcp", &address]));
@@ -570,7 +571,7 @@ fn wrong_arguments_are_named_in_one_line() {
     }
 }
 
-/// The two lines of a pingpong.
+/// Asserts that a pingpong has printed its two lines.
 #[track_caller]
 fn assert_measured(output: &Output, size: usize) {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -601,7 +602,7 @@ fn pingpong_starts_its_server_and_measures_both_modes() {
     }
 }
 
-/// The client and the server of a pingpong that meet by files in the folder.
+/// Returns the client and the server of a pingpong that meet by files in the folder.
 fn pingpong(folder: &Folder, size: usize) -> [Command; 2] {
     let mut sides = [("client", "server"), ("server", "client")].map(|(local, remote)| {
         let mut command = example("rdma_pingpong");
@@ -647,7 +648,7 @@ fn pingpong_goes_on_in_the_dpus_view_and_between_the_views() {
     if is_emulated("start what a program starts itself") {
         return;
     }
-    // The server that it starts is in the same view.
+    // The server that this process starts has the same view.
     let mut command = example("rdma_pingpong");
     in_view(&mut command, VIEWS[0][0]);
     assert_measured(&run(command.args(["-n", "100"])), 64);

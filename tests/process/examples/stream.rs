@@ -1,4 +1,4 @@
-//! The echoes on streams, as programs.
+//! Tests of the echo examples on streams, run as programs.
 
 use support::programs::*;
 
@@ -9,7 +9,7 @@ fn the_echo_of_a_stream_answers_its_line() {
     assert_eq!((output.status.code(), out, err), (Some(0), "a line\n", ""));
 }
 
-/// Streams that the runtime has accepted, served by a thread or by the runtime itself.
+/// A runtime accepts the streams; a poll thread or the runtime itself serves them.
 #[test]
 fn a_poll_thread_serves_what_a_runtime_has_accepted() {
     for (place, who) in [(&[][..], "a poll thread"), (&["runtime"], "the runtime")] {

@@ -1,11 +1,11 @@
-//! The examples of sync events: two processes in every combination of flavours, whichever is
-//! started first, and what they refuse.
+//! Tests of the sync event examples: two processes in every combination of flavours, started in
+//! either order, and what they refuse.
 
 use std::process::{Child, Command, Stdio};
 
 use support::programs::*;
 
-/// Who uses this function of the host's: the name where the two meet is made of it.
+/// The host's function for each test: the name at which the two processes meet is derived from it.
 const FUNCTIONS: [&str; 5] = ["0b:00.0", "0b:00.2", "0b:00.3", "0000:0b:00.0", "0b:00.2"];
 
 fn host(function: &str, flags: &[&str]) -> Command {

@@ -1,5 +1,5 @@
-//! `tiny_store`, the service that the guide builds: its processes are killed and find each other
-//! again.
+//! Tests of `tiny_store`, the service that the guide builds: its processes are killed and find each
+//! other again.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -24,13 +24,13 @@ fn store(words: &[&str]) -> Command {
     command
 }
 
-/// An address that nobody uses at the moment, for a process that comes back to it.
+/// Returns an address that is free at the moment, for a process that is restarted at it.
 fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
 }
 
-/// Starts a process, whose errors go to a file.
+/// Starts a process, and writes its errors to a file.
 fn start(words: &[&str], log: &Path) -> Running {
     start_by(store(words), words[1], log)
 }
@@ -80,7 +80,7 @@ fn blocks_survive_each_process_in_turn() {
     put(addr, "5", "hello again");
     has(addr, "5", "hello again");
 
-    // The primary goes on alone, and brings the next replica up to date.
+    // The primary continues alone, and brings the next replica up to date.
     replica.kill();
     put(addr, "6", "written without a replica");
     let mut replica = start(&["replica", replica_addr], &unread);
@@ -92,7 +92,7 @@ fn blocks_survive_each_process_in_turn() {
     has(addr, "5", "hello again");
     has(addr, "6", "written without a replica");
 
-    // And once more, with what that one has read.
+    // The same again, with the data that the second primary has read from the replica.
     put(addr, "7", "by the second primary");
     primary.kill();
     let _primary = start(&serve, &log);
@@ -102,8 +102,8 @@ fn blocks_survive_each_process_in_turn() {
     has(addr, "7", "by the second primary");
 }
 
-/// There are more of them than the replica has descriptors. A primary has the replica for as long
-/// as it lives: each visit is by another one.
+/// The strangers outnumber the replica's descriptors. A primary keeps its replica as long as it
+/// lives, so each visit is by a new primary.
 #[test]
 fn silent_strangers_keep_no_primary_out() {
     if is_emulated("start what a program starts itself") {

@@ -1,4 +1,4 @@
-//! An endpoint under attack, in this process, and what goes on beside it.
+//! An endpoint under attack in this process, and a pair of honest endpoints beside it.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::rdma::*;
 use super::{UNEXPECTED, listen};
 use support::*;
 
-/// Bytes of each part of the memory; every other one is a guard.
+/// Size in bytes of each part of the memory; every other part is a guard.
 pub const PART: usize = 128 << 10;
-/// How long a job waits for the peer.
+/// How long a job waits for a receive of the peer.
 pub const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The side under attack, and two endpoints beside it, on one WorkQ.
+/// The endpoint under attack, and two honest endpoints on the same WorkQ.
 pub struct Victim {
     pub device: Device,
     pub workq: WorkQ,
@@ -73,13 +73,13 @@ impl Victim {
         Endpoint::parse(&self.rdma.export().unwrap())
     }
 
-    /// Connected to a hostile guest, or host.
+    /// Connects the victim to a hostile guest or host.
     pub fn meets(&self, is_host: bool) -> Hold {
         let peer = Endpoint::hostile(is_host, 1);
         if is_host {
             return welcomed(&self.rdma, &peer, 1, 0);
         }
-        // The host knocks, to see that its guest is there.
+        // The host connects once, to check that its guest is there.
         let there = listen(&peer.name);
         std::thread::scope(|scope| {
             scope.spawn(|| peer.refuse(&peer.knocked(&there), UNEXPECTED));
@@ -89,15 +89,15 @@ impl Victim {
             .unwrap()
     }
 
-    /// Sends so many bytes, for as long as the peer is waited for.
+    /// Sends `len` bytes.
     pub async fn send(&self, len: usize) -> Result<usize, JobError> {
         self.source.set_data(0, len).unwrap();
         in_time("a send", self.rdma.send(&self.source)).await
     }
 
-    /// Takes what comes within a moment.
+    /// Receives a message if one arrives within a moment.
     pub async fn recv(&self) -> Option<Result<usize, JobError>> {
-        // A receive that was dropped has the first one still.
+        // A receive that was dropped still occupies the first buffer.
         let room = match self.rooms[0].reset_data_len() {
             Ok(()) => &self.rooms[0],
             Err(_) => &self.rooms[1],
@@ -107,7 +107,7 @@ impl Victim {
         Some(received.ok()?.map(|received| received.len))
     }
 
-    /// The two others go on.
+    /// Checks that the two honest endpoints still exchange messages.
     pub async fn goes_on(&self) {
         let [src, dst] = &self.small;
         let [one, other] = &self.pair;
@@ -120,7 +120,8 @@ impl Victim {
         assert_eq!(bytes(dst), b"honest");
     }
 
-    /// Nothing hangs, nothing else was written, and it can be connected anew.
+    /// Checks that no job hangs, that no other memory was written, and that the endpoint can be
+    /// reset.
     pub async fn survived(&self) {
         self.rdma.reset().unwrap();
         assert_eq!(self.rdma.state(), RdmaState::Init);
@@ -137,7 +138,7 @@ impl Victim {
     }
 }
 
-/// Connects to a hostile host, which does what it should.
+/// Connects `rdma` to a hostile host that behaves correctly.
 pub fn welcomed(rdma: &Rdma, host: &Endpoint, link: u64, index: u32) -> Hold {
     std::thread::scope(|scope| {
         let listener = listen(&host.name);

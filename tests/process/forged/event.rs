@@ -1,15 +1,15 @@
-//! A hostile importer of a sync event: what it asks, by hand, and what it gets.
+//! A hostile importer of a sync event, whose requests are made by hand.
 
 use std::os::fd::OwnedFd;
 
 use super::{EVENT, Ticket, payload, status};
 
-/// Where the owner of an event listens.
+/// Returns the socket name at which the owner of an event listens.
 pub fn name(blob: &[u8]) -> Vec<u8> {
     Ticket::parse(EVENT, blob).name
 }
 
-/// Asks for an event. The answer is not read.
+/// Sends a request for an event, without reading the answer.
 pub fn knock(blob: &[u8]) -> OwnedFd {
     let ticket = Ticket::parse(EVENT, blob);
     let socket = super::connect(&ticket.name);
@@ -18,7 +18,8 @@ pub fn knock(blob: &[u8]) -> OwnedFd {
     socket
 }
 
-/// Reads the answer, which is a welcome: the page, and the memory that the counter lies in.
+/// Reads an answer that must be a welcome. Returns the page, and the memory that contains the
+/// counter.
 pub fn welcomed(socket: &OwnedFd) -> [OwnedFd; 2] {
     let (answer, memfds) = super::receive(socket);
     assert_eq!(status(&answer), (0, 0), "welcome");

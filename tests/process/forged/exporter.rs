@@ -1,4 +1,4 @@
-//! What a hostile exporter plays: answers, descriptors, and ways to go.
+//! The plays of a hostile exporter: answers, descriptors, and ways to end.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,15 +15,15 @@ use tokio_doca::mem::Access;
 use super::*;
 use support::peer::{hear, hex, say, unhex};
 
-/// Bytes of the memory.
+/// Size of the memory in bytes.
 pub const LEN: usize = 1 << 16;
-/// Bytes of a control page.
+/// Size of a control page in bytes.
 const CONTROL: usize = 1 << 16;
 const RESIZE: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
 const MEMORY: SealFlag = RESIZE.union(SealFlag::F_SEAL_SEAL);
 const WORDS: SealFlag = MEMORY.union(SealFlag::F_SEAL_FUTURE_WRITE);
 
-/// A memfd that has all its pages, with these seals.
+/// Makes a memfd with these seals, all of whose pages are allocated.
 fn memfd(len: usize, seals: SealFlag) -> OwnedFd {
     sealed(
         memfd_create(c"hostile", MFdFlags::MFD_ALLOW_SEALING).unwrap(),
@@ -42,16 +42,16 @@ fn sealed(memfd: OwnedFd, len: usize, seals: SealFlag) -> nix::Result<OwnedFd> {
     Ok(memfd)
 }
 
-/// The word of a control page that says whether its process has gone: the last one.
+/// Index of a control page's last word, which tells whether its process has ended.
 const OWNER: u32 = CONTROL as u32 / 4 - 1;
 
-/// A control page on which each of these slots has generation 1.
+/// Makes a control page on which each of these slots has generation 1.
 fn control(slots: &[u32]) -> OwnedFd {
     let words: Vec<_> = slots.iter().map(|slot| (*slot, 1)).collect();
     words_of(&words)
 }
 
-/// A control page with these words.
+/// Makes a control page with these words, given as pairs of index and value.
 fn words_of(words: &[(u32, u32)]) -> OwnedFd {
     let memfd = memfd(CONTROL, SealFlag::empty());
     for (at, word) in words {
@@ -61,7 +61,7 @@ fn words_of(words: &[(u32, u32)]) -> OwnedFd {
     memfd
 }
 
-/// The same file, opened in another way.
+/// Opens the same file again with other flags.
 fn opened(memfd: &OwnedFd, flags: OFlag) -> OwnedFd {
     let path = format!("/proc/self/fd/{}", memfd.as_raw_fd());
     nix::fcntl::open(
@@ -79,7 +79,8 @@ fn with_holes(len: usize, seals: SealFlag) -> OwnedFd {
     memfd
 }
 
-/// Half of its pages, and as many blocks as bytes: the others lie behind its end.
+/// Makes a memfd whose block count matches its length, although half of the blocks lie behind its
+/// end.
 fn behind_its_end(len: usize, seals: SealFlag) -> OwnedFd {
     let memfd = memfd_create(c"hostile", MFdFlags::MFD_ALLOW_SEALING).unwrap();
     ftruncate(&memfd, len as i64).unwrap();
@@ -91,8 +92,8 @@ fn behind_its_end(len: usize, seals: SealFlag) -> OwnedFd {
     memfd
 }
 
-/// What else comes instead of the memory and the control page, beside an answer that is right.
-/// `None` where this machine has no such thing.
+/// Returns the descriptors of a play, which replace the memory and the control page beside a
+/// correct answer. `None` if this machine lacks the necessary file.
 fn descriptors(play: &str) -> Option<Vec<OwnedFd>> {
     let (memory, words) = (memfd(LEN, MEMORY), control(&[0]));
     let instead = |memory: OwnedFd| Some(vec![memory, control(&[0])]);
@@ -151,7 +152,7 @@ fn descriptors(play: &str) -> Option<Vec<OwnedFd>> {
     }
 }
 
-/// Each is refused.
+/// Plays with wrong descriptors, each of which must be refused.
 pub const DESCRIPTORS: [&str; 35] = [
     "no descriptor",
     "one descriptor",
@@ -190,7 +191,7 @@ pub const DESCRIPTORS: [&str; 35] = [
     "words: long",
 ];
 
-/// Answers to a request, beside descriptors that are right.
+/// Returns the answer of a play to a request, which comes with correct descriptors.
 fn message(play: &str, blob: &Blob, request: &[u8]) -> Option<Vec<u8>> {
     let right = blob.grant(request, 0);
     let with = |change: &dyn Fn(&mut Blob)| {
@@ -252,14 +253,14 @@ pub const MESSAGES: [&str; 20] = [
     "failed by junk",
 ];
 
-/// A hostile process: for each line it forges a blob, says it, and does to who imports it what the
-/// line says, until the next line.
+/// The hostile process. For each line it prints a forged blob, and attacks whichever process
+/// imports it as the line says, until the next line.
 pub fn hostile() {
     while let Some(line) = hear() {
         let (play, of) = line.split_once(" @ ").unwrap_or((&line, ""));
         let mut blob = Blob::forged(&name(), Access::DPU_READ_WRITE.bits(), LEN as u64);
         match play {
-            // The name and the export of one who has died, and a key that was not to be had.
+            // The name and the export of an exporter that has died, with a wrong key.
             "squats" => {
                 let dead = Blob::parse(&unhex(of));
                 blob = dead;

@@ -1,6 +1,5 @@
-//! What a hostile process has in its hands: the bytes of blobs and of messages, written down here
-//! once more from the documentation of the fabric, sockets, and the descriptors that came over
-//! them.
+//! The tools of a hostile process: the bytes of blobs and messages, written again from the
+//! documentation of the fabric, sockets, and the descriptors that arrive on them.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -32,13 +31,13 @@ use support::LIMIT;
 pub const REQUEST_LEN: usize = 132;
 pub const ANSWER_LEN: usize = 112;
 pub const PAYLOAD: usize = 48;
-/// A flag of a request: the connection shall stay.
+/// A request's flag that asks to keep the connection open.
 pub const KEEP: u8 = 1;
 pub const UNKNOWN: u8 = 1;
 pub const FAILED: u8 = 3;
 pub const UNEXPECTED: u8 = 5;
 
-/// What a ticket is of: the last byte of its magic, and its number in requests.
+/// Kinds of tickets: the last byte of the magic number, and the number of the kind in requests.
 pub const MEMORY: (u8, u8) = (0xb1, 0);
 pub const ENDPOINT: (u8, u8) = (0xb4, 1);
 pub const EVENT: (u8, u8) = (0xb7, 2);
@@ -49,7 +48,7 @@ fn hmac(key: &[u8; 16], parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Fields of a payload, with zeros behind.
+/// Pads the fields of a payload with zeros.
 pub fn payload(fields: &[u8]) -> Vec<u8> {
     let mut payload = fields.to_vec();
     payload.resize(PAYLOAD, 0);
@@ -60,11 +59,11 @@ pub fn payload(fields: &[u8]) -> Vec<u8> {
 #[derive(Clone, Debug)]
 pub struct Ticket {
     pub of: (u8, u8),
-    /// Of the socket: 0 for an abstract name.
+    /// The kind of socket: 0 for an abstract name.
     pub kind: u8,
     pub slot: u32,
     pub generation: u32,
-    /// Boot id, device and inode of the network namespace.
+    /// Boot id, and device and inode of the network namespace.
     pub place: [u8; 32],
     pub instance: [u8; 16],
     pub key: [u8; 16],
@@ -108,7 +107,7 @@ impl Ticket {
         bytes
     }
 
-    /// A request of a client of this instance.
+    /// Returns a request by a client with this instance.
     pub fn request_of(
         &self,
         instance: [u8; 16],
@@ -127,7 +126,7 @@ impl Ticket {
         bytes
     }
 
-    /// The answer that grants a request, and says this.
+    /// Returns the answer that grants a request, with this payload.
     pub fn grant_of(&self, request: &[u8], payload: &[u8]) -> Vec<u8> {
         let mut bytes = b"tkdoca\x00\xb3\x01\x00\x00\x00\x00\x00\x00\x00".to_vec();
         bytes.extend(self.instance);
@@ -137,7 +136,7 @@ impl Ticket {
     }
 }
 
-/// The answer that refuses a request.
+/// Returns the answer that refuses a request.
 pub fn refusal(status: u8) -> Vec<u8> {
     let mut bytes = b"tkdoca\x00\xb3\x01\x00".to_vec();
     bytes.push(status);
@@ -145,7 +144,7 @@ pub fn refusal(status: u8) -> Vec<u8> {
     bytes
 }
 
-/// An export, as it is handed to importers.
+/// An export in the form that importers get.
 #[derive(Clone, Debug)]
 pub struct Blob {
     pub audience: u8,
@@ -170,8 +169,8 @@ impl DerefMut for Blob {
 }
 
 impl Blob {
-    /// One that nobody exported: `len` bytes for the DPU to read and write, by an exporter that
-    /// listens here at this name.
+    /// Returns a blob that no exporter made: `len` bytes that the DPU may access, by an exporter
+    /// that listens at `name` on this host.
     pub fn forged(name: &[u8], access: u32, len: u64) -> Blob {
         Blob {
             audience: 1,
@@ -204,7 +203,7 @@ impl Blob {
         }
     }
 
-    /// What it says of the memory, and what an exporter repeats.
+    /// Returns the description of the memory, which an exporter repeats in its answer.
     fn said(&self) -> Vec<u8> {
         let mut said = vec![self.audience, self.port];
         said.extend(self.access.to_le_bytes());
@@ -218,12 +217,13 @@ impl Blob {
         Ticket { payload, ..ticket }.format()
     }
 
-    /// A request for it.
+    /// Returns a request for this export.
     pub fn request(&self, nonce: [u8; 16], stays: u8) -> Vec<u8> {
         self.request_of([8; 16], nonce, stays, &payload(&[]))
     }
 
-    /// The answer that grants a request. If `more` is not 0 it says more than it should.
+    /// Returns the answer that grants a request. If `more` is not 0, it contains more than it
+    /// should.
     pub fn grant(&self, request: &[u8], more: u64) -> Vec<u8> {
         let mut said = self.said();
         said[24..32].copy_from_slice(&more.to_le_bytes());
@@ -235,13 +235,13 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().unwrap()
 }
 
-/// The status of an answer, and the errno that stands beside it.
+/// Returns the status of an answer, and its errno.
 pub fn status(answer: &[u8]) -> (u8, i32) {
     assert_eq!(answer.len(), ANSWER_LEN);
     (answer[10], i32::from_le_bytes(array(answer, 12)))
 }
 
-/// Where this process is, as blobs say it.
+/// Returns the location of this process in the form that blobs have.
 fn place() -> [u8; 32] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -251,7 +251,7 @@ fn place() -> [u8; 32] {
     [&boot[..], &net].concat().try_into().unwrap()
 }
 
-/// A name that nobody else has.
+/// Returns a socket name that is not in use.
 pub fn name() -> Vec<u8> {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -259,7 +259,7 @@ pub fn name() -> Vec<u8> {
     format!("tokio-doca-hostile-{}-{number}", std::process::id()).into()
 }
 
-/// It waits for nothing longer than the limit.
+/// Makes a socket whose calls wait no longer than the limit.
 fn patient(kind: SockType) -> OwnedFd {
     let socket = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
     let limit = TimeVal::seconds(LIMIT.as_secs() as i64);
@@ -295,7 +295,7 @@ pub fn accept(listener: &OwnedFd) -> OwnedFd {
     own(socket)
 }
 
-/// Sends one message, with descriptors.
+/// Sends one message with descriptors.
 pub fn send(to: &OwnedFd, message: &[u8], with: &[RawFd]) -> nix::Result<()> {
     let rights = [ControlMessage::ScmRights(with)];
     let control = if with.is_empty() { &[][..] } else { &rights };
@@ -304,7 +304,7 @@ pub fn send(to: &OwnedFd, message: &[u8], with: &[RawFd]) -> nix::Result<()> {
     sendmsg::<()>(to.as_raw_fd(), &parts, control, flags, None).map(drop)
 }
 
-/// Takes one message, with its descriptors; no bytes if the other side has hung up.
+/// Receives one message with its descriptors; no bytes if the peer has hung up.
 pub fn receive(from: &OwnedFd) -> (Vec<u8>, Vec<OwnedFd>) {
     let mut bytes = vec![0; 1000];
     let mut room = nix::cmsg_space!([RawFd; 16]);
@@ -328,28 +328,28 @@ pub fn receive(from: &OwnedFd) -> (Vec<u8>, Vec<OwnedFd>) {
 
 #[expect(unsafe_code, reason = "descriptors come as numbers")]
 fn own(raw: RawFd) -> OwnedFd {
-    // SAFETY: the kernel opened it in the call before, so that it is nobody else's.
+    // SAFETY: the kernel opened this descriptor in the call before, so nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(raw) }
 }
 
-/// Asks for an export as an importer does.
+/// Requests an export as an importer does, and returns the answer.
 pub fn ask(blob: &Blob) -> (Vec<u8>, Vec<OwnedFd>) {
     let socket = connect(&blob.name);
     send(&socket, &blob.request([7; 16], 0), &[]).unwrap();
     receive(&socket)
 }
 
-/// Forks a child that keeps whatever is open until it is killed, at the latest by its alarm; its
-/// number.
+/// Forks a child that keeps all descriptors open until it is killed, at the latest by its alarm.
+/// Returns its process id.
 #[expect(unsafe_code, reason = "forks")]
 pub fn fork_and_linger() -> i32 {
-    // SAFETY: the child calls what is safe after fork(2) alone.
+    // SAFETY: the child only makes calls that are safe after fork(2).
     match unsafe { libc::fork() } {
         0 => {
-            // SAFETY: no pointers.
+            // SAFETY: takes no pointers.
             unsafe { libc::alarm(4 * LIMIT.as_secs() as u32) };
             loop {
-                // SAFETY: no pointers.
+                // SAFETY: takes no pointers.
                 unsafe { libc::pause() };
             }
         }
@@ -360,7 +360,7 @@ pub fn fork_and_linger() -> i32 {
     }
 }
 
-/// Kills this process, here and now.
+/// Kills this process.
 pub fn die() -> ! {
     nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).unwrap();
     unreachable!("dead")

@@ -1,5 +1,5 @@
-//! A hostile endpoint: the bytes of its blob, knocks and greetings, and what it can write of a
-//! channel and of a link's page, written down here once more from the documentation.
+//! A hostile endpoint: the bytes of its blob and its messages, and all it can write to a channel
+//! and to a link's page, written again from the documentation.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -10,9 +10,9 @@ use nix::sys::uio::{pread, pwrite};
 use nix::unistd::ftruncate;
 
 pub const PAGE: usize = 4096;
-/// The receives of this endpoint.
+/// The number of receives of a hostile endpoint.
 pub const RECEIVES: u32 = 4;
-/// Granted.
+/// The status of an answer that grants a request.
 pub const WELCOME: u8 = 0;
 const STREAM: usize = 512 << 10;
 
@@ -20,13 +20,14 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
-/// What an endpoint says of itself: the number of its queue, and receives and permissions.
+/// Returns an endpoint's description of itself: the number of its queue, its receives, and its
+/// permissions (none).
 fn card(queue: u64, receives: u32) -> Vec<u8> {
     let rest = [receives.to_le_bytes(), [0; 4]].concat();
     [&queue.to_le_bytes()[..], &rest].concat()
 }
 
-/// What somebody has exported.
+/// An endpoint as its export describes it.
 #[derive(Clone)]
 pub struct Endpoint(pub Ticket);
 
@@ -49,8 +50,8 @@ impl Endpoint {
         Endpoint(Ticket::parse(ENDPOINT, bytes))
     }
 
-    /// One of this test's, in a queue of this number. The side with the smaller instance is the
-    /// host.
+    /// Makes a hostile endpoint in a queue of this number. The side with the smaller instance is
+    /// the host.
     pub fn hostile(is_host: bool, queue: u64) -> Endpoint {
         Endpoint(Ticket {
             of: ENDPOINT,
@@ -65,12 +66,12 @@ impl Endpoint {
         })
     }
 
-    /// How many receives it has.
+    /// Returns the number of receives.
     fn receives(&self) -> u32 {
         word(&self.payload, 8) as u32
     }
 
-    /// What it asks when it visits; it knows of this link.
+    /// Returns the payload of a visit's request, which names a link that the guest has already.
     pub fn question(&self, receives: u32, link: u64) -> Vec<u8> {
         let mut question = card(word(&self.payload, 0), receives);
         question.extend(self.slot.to_le_bytes());
@@ -80,7 +81,7 @@ impl Endpoint {
         payload(&question)
     }
 
-    /// Knocks at a host's. The answer is not read.
+    /// Sends a request to a host, without reading the answer.
     pub fn knock(&self, host: &Endpoint, question: &[u8]) -> OwnedFd {
         let request = host.request_of(self.instance, [7; 16], 0, question);
         let socket = connect(&host.name);
@@ -88,7 +89,7 @@ impl Endpoint {
         socket
     }
 
-    /// Visits a host; the status of the answer if it does not welcome.
+    /// Visits a host. Returns the status of the answer if the host does not welcome the guest.
     pub fn visit(&self, host: &Endpoint, question: &[u8]) -> Result<Hold, u8> {
         let socket = self.knock(host, question);
         let (answer, memfds) = receive(&socket);
@@ -107,7 +108,7 @@ impl Endpoint {
         })
     }
 
-    /// Waits for a guest, who has knocked when it returns.
+    /// Accepts a guest's connection, and reads its request.
     pub fn knocked(&self, listener: &OwnedFd) -> Knocked {
         let socket = accept(listener);
         let (said, _) = receive(&socket);
@@ -120,12 +121,12 @@ impl Endpoint {
         }
     }
 
-    /// The greeting that says this of link and channel.
+    /// Returns the greeting with this link number and channel number.
     pub fn greeting(&self, knocked: &Knocked, link: u64, index: u64) -> Vec<u8> {
         self.greeting_of(knocked, &[link, index])
     }
 
-    /// An answer of any kind, in words.
+    /// Returns an answer with these words.
     pub fn greeting_of(&self, knocked: &Knocked, words: &[u64]) -> Vec<u8> {
         let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.grant_of(&knocked.said, &payload(&words))
@@ -136,7 +137,7 @@ impl Endpoint {
         send(&knocked.socket, &refusal(status), &[]).unwrap();
     }
 
-    /// Welcomes a guest as it should be.
+    /// Welcomes a guest correctly.
     pub fn welcome(&self, knocked: Knocked, link: u64, index: u32) -> Hold {
         let shape = [RECEIVES, knocked.receives];
         let (page, channel) = (memfd(PAGE, SEALS), memfd(channel_len(shape), SEALS));
@@ -172,7 +173,7 @@ pub fn memfd(len: usize, seals: SealFlag) -> OwnedFd {
     memfd
 }
 
-/// Where a side's messages are, by its receives and the peer's.
+/// Returns the offset of a side's messages, given its number of receives.
 fn messages_at(own: u32) -> usize {
     (384 + 8 * own as usize).next_multiple_of(128)
 }
@@ -185,21 +186,21 @@ pub fn channel_len([host, guest]: [u32; 2]) -> usize {
     block([host, guest]) + block([guest, host])
 }
 
-/// What a connected endpoint has in its hands. Offsets in a side's block: presence 0, cold 8, wants
-/// 16, produced 128, consumed 256, receives 384; in its half of the page: armed 0, summary 128,
-/// hints 256.
+/// All that a connected endpoint can write. Offsets in a side's block: presence 0, cold 8, wants
+/// 16, produced 128, consumed 256, receives 384. Offsets in a side's half of the page: armed 0,
+/// summary 128, hints 256.
 pub struct Hold {
     pub page: OwnedFd,
     pub channel: OwnedFd,
     pub bell: Option<OwnedFd>,
     shape: [u32; 2],
-    /// 0 for the host.
+    /// The index of this side: 0 for the host.
     own: usize,
     pub index: u32,
 }
 
 impl Hold {
-    /// Where the block of a side is.
+    /// Returns the offset of a side's block.
     fn base(&self, side: usize) -> usize {
         let [host, guest] = self.shape;
         side * block([host, guest])
@@ -230,7 +231,7 @@ impl Hold {
         u64::from_le_bytes(bytes)
     }
 
-    /// In the half of this side (0) or of the peer (1).
+    /// Writes a word in the half of the page of this side (0) or of the peer (1).
     pub fn put_page(&self, whose: usize, at: usize, value: u64) {
         let half = (self.own + whose) % 2 * (PAGE / 2);
         let written = pwrite(&self.page, &value.to_le_bytes(), (half + at) as i64);
@@ -246,7 +247,7 @@ impl Hold {
         );
     }
 
-    /// Publishes the head of a message, as an honest side does, or not.
+    /// Publishes the head of a message; its fields may be wrong.
     pub fn publish(&self, number: u64, kind: u64, len: u32) {
         let own = self.shape[self.own];
         let peers = self.shape[1 - self.own];
@@ -255,7 +256,7 @@ impl Hold {
         self.put(self.own(entry), (number + 1) << 32 | u64::from(len));
     }
 
-    /// Sends a message that fits into its head's entry, as an honest side does.
+    /// Sends a message that fits into the entry of its head, as an honest side does.
     pub fn says(&self, number: u64, message: [u8; 4]) {
         let peers = self.shape[1 - self.own];
         let entry = messages_at(self.shape[self.own]) + 128 * (number as usize % peers as usize);
@@ -263,7 +264,7 @@ impl Hold {
         self.publish(number, 0, 4);
     }
 
-    /// Has the peer look at the channel, and wakes it.
+    /// Makes the peer poll the channel, and wakes it.
     pub fn hint(&self) {
         let word = self.index as usize / 64;
         self.put_page(1, 256 + 8 * word, 1 << (self.index % 64));
@@ -271,14 +272,14 @@ impl Hold {
         self.ring();
     }
 
-    /// False if the socket is full.
+    /// Wakes the peer; returns false if the socket is full.
     pub fn ring(&self) -> bool {
         let Some(bell) = &self.bell else { return true };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         nix::sys::socket::send(bell.as_raw_fd(), &[1], flags) != Err(nix::Error::EAGAIN)
     }
 
-    /// Puts something into the bell that no honest peer does: of many lengths, and with
+    /// Sends messages on the doorbell socket that no honest peer sends: of odd lengths, and with
     /// descriptors.
     pub fn stuff(&self, random: &mut Random) {
         let Some(bell) = &self.bell else { return };
@@ -289,18 +290,18 @@ impl Hold {
         let with = &with[..random.below(2) as usize];
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let parts = [IoSlice::new(&bytes[..len])];
-        // It may be full.
+        // The socket may be full.
         let _ = sendmsg::<()>(bell.as_raw_fd(), &parts, with, flags, None);
     }
 
-    /// Words that matter, of either side.
+    /// Returns the offset of a random word that either side depends on.
     fn word_that_matters(&self, random: u64) -> usize {
         let side = random as usize % 2;
         let [own, peers] = [self.shape[side] as usize, self.shape[1 - side] as usize];
         let which = (random >> 8) as usize % 12;
         let turn = (random >> 16) as usize;
         let at = match which {
-            // Seldom: it ends the connection in the usual way.
+            // Chosen rarely, because it ends the connection in the usual way.
             0 if random >> 56 == 0 => 0,
             0 | 1 => 8,
             2 => 16,
@@ -313,7 +314,7 @@ impl Hold {
         self.base(side) + at
     }
 
-    /// Writes something, somewhere: most often what could be right, where it matters.
+    /// Writes a random value at a random place: mostly a plausible value to a word that matters.
     pub fn scribble(&self, random: &mut Random) {
         let at = match random.below(8) {
             0 => random.below(self.len() as u64 / 8) as usize * 8,
@@ -351,7 +352,7 @@ impl Hold {
     }
 }
 
-/// xorshift.
+/// A random number generator (xorshift).
 pub struct Random(pub u64);
 
 impl Random {
@@ -363,7 +364,7 @@ impl Random {
     }
 
     pub fn below(&mut self, end: u64) -> u64 {
-        // The low bits are the worse ones.
+        // The low bits are less random.
         (self.word() >> 16) % end
     }
 }

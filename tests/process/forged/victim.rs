@@ -1,4 +1,4 @@
-//! An exporter under attack, in a process of its own: this one is hostile, and imports honestly in
+//! An exporter under attack in its own process: this process is hostile, and imports honestly in
 //! between.
 
 use std::os::fd::OwnedFd;
@@ -17,10 +17,10 @@ use support::{assert_quick, bytes, pattern, run};
 
 const DPU: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
 const DPU_READS: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_ONLY);
-/// Bytes of each.
+/// Size in bytes of each export.
 pub const LEN: usize = 1 << 16;
 
-/// What one of the exporter's Mmaps is, in the exporter.
+/// An exported `Mmap` in the exporter's process.
 struct Exported {
     mmap: Mmap,
     buf: Buf,
@@ -41,8 +41,8 @@ impl Exported {
     }
 }
 
-/// The process under attack: says the blobs of memory that peers may write and of memory that they
-/// may read, then obeys.
+/// The process under attack: prints the blobs of memory that peers may write and of memory that
+/// peers may only read, then obeys commands.
 fn exporter() {
     let device = Soft::builder().build().open("pf0").unwrap();
     let all = [DPU, DPU_READS].map(|access| Exported::new(&device, access));
@@ -55,7 +55,8 @@ fn exporter() {
     }
     while let Some(line) = hear() {
         match line.as_str() {
-            // Jobs on memory that somebody may be changing: they end, with whatever bytes.
+            // Jobs complete even on memory that another process may be changing, with whatever
+            // bytes they find.
             "works" => {
                 for exported in &all {
                     copy.reset_data_len().unwrap();
@@ -91,27 +92,28 @@ fn exporter() {
     }
 }
 
-/// The exporter, as this process knows it.
+/// The exporter, as seen from this process.
 pub struct Victim {
     pub peer: Peer,
     /// Memory that peers may write.
     pub write: Blob,
-    /// Memory that they may read.
+    /// Memory that peers may only read.
     pub read: Blob,
-    /// Both as they came.
+    /// Both blobs as they were received.
     pub blobs: [Vec<u8>; 2],
     pub device: Device,
     pub before: (usize, usize, usize),
 }
 
 impl Victim {
-    /// `None` in the process under attack, which has done its part.
+    /// Starts the exporter. Returns `None` in the process under attack once it has ended.
     pub fn start(test: &str) -> Option<Victim> {
         if role().is_some() {
             exporter();
             return None;
         }
-        // With what a usual user may do: this one has the same user's power over it, or more.
+        // Runs with the rights of an ordinary user; this process has the same rights over it, or
+        // more.
         let mut peer = Peer::start_as_nobody(test, "exporter");
         let blobs = [unhex(&peer.hear()), unhex(&peer.hear())];
         let device = Soft::builder().view(View::Dpu).build().open("p0").unwrap();
@@ -123,14 +125,14 @@ impl Victim {
             before: (0, 0, 0),
             peer,
         };
-        // Nobody has imported yet.
+        // Measured before the first import.
         victim.works();
         victim.before = footprint(victim.peer.pid());
         victim.survived("nothing", false);
         Some(victim)
     }
 
-    /// What the exporter sees: digests of what may be written, and of what may not.
+    /// Returns the exporter's digests of the writable and of the read-only memory.
     pub fn works(&mut self) -> (String, String) {
         self.peer.say("works");
         let said = self.peer.hear();
@@ -138,7 +140,7 @@ impl Victim {
         (write.to_owned(), read.to_owned())
     }
 
-    /// An honest importer gets both, and a copy of each.
+    /// Imports both exports honestly, and copies each.
     pub fn honest(&mut self) {
         let mut best = Duration::MAX;
         for _ in 0..3 {
@@ -167,7 +169,8 @@ impl Victim {
         }
     }
 
-    /// All is as before; `scribbled` is whether what peers may write may have changed.
+    /// Checks that the exporter is as before. `scribbled` tells whether the writable memory may
+    /// have changed.
     pub fn survived(&mut self, attack: &str, scribbled: bool) {
         eprintln!("after: {attack}");
         self.honest();
@@ -183,7 +186,7 @@ impl Victim {
         is_as_before(pid, before, attack);
     }
 
-    /// Descriptors that an importer gets: the memory, and the control page.
+    /// Returns the descriptors that an importer gets: the memory, and the control page.
     pub fn descriptors(&self, blob: &Blob) -> [OwnedFd; 2] {
         let (answer, descriptors) = ask(blob);
         assert_eq!(status(&answer), (0, 0));

@@ -1,5 +1,5 @@
-//! An honest client of a service, while processes of the same host attack it by what they share
-//! with it, and by how they end: it goes on being served.
+//! An honest client of a service is served while processes of the same host attack the service
+//! through the memory that they share with it, and by the way they end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,21 +27,22 @@ use super::streams::Trap;
 use crate::forged;
 use crate::forged::rdma::{Endpoint, Hold, RECEIVES, Random};
 
-/// What a hostile peer does with the memory and the bell of its connection, many times in a row.
+/// An attack of a hostile peer on the memory and the doorbell of its connection, repeated many
+/// times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shares {
-    /// Writes words that matter, before it has a stream and after.
+    /// Writes random values to words of the protocol, before and after it has a stream.
     Scribbles,
-    /// Rings with what no honest peer sends.
+    /// Sends messages on the doorbell socket that no honest peer sends.
     Stuffs,
-    /// Rings without end.
+    /// Wakes the service without end.
     Rings,
 }
 
-/// How many words it writes, or how often it rings, before it lets others run.
+/// How many words a peer writes, or how often it wakes the service, before other tasks run.
 const ROW: usize = 64;
 
-/// Comes as the connector of a stream, whose side is made by hand. Calls `step` after each step.
+/// Connects as the connector of a stream would, by hand. Calls `step` after each step. Returns
 /// `None` if there is no place.
 async fn comes(addr: SocketAddr, mut step: impl FnMut()) -> io::Result<Option<(TcpStream, Hold)>> {
     let (this, mut socket) = (Endpoint::hostile(false, 1), TcpStream::connect(addr).await?);
@@ -61,7 +62,7 @@ async fn comes(addr: SocketAddr, mut step: impl FnMut()) -> io::Result<Option<(T
     Ok(hold.ok().map(|hold| (socket, hold)))
 }
 
-/// Introduces itself, with credits.
+/// Sends a stream's introduction, with credits.
 fn introduces_itself(hold: &Hold) {
     (0..RECEIVES).for_each(|number| hold.post(number.into(), 1024));
     hold.put(hold.own(0), 1);
@@ -75,7 +76,7 @@ impl Shares {
         let Some((mut socket, hold)) = comes(addr, || ()).await? else {
             return Ok(());
         };
-        // Half of those that scribble have a stream before.
+        // Half of the peers that scribble have a stream first.
         if self != Shares::Scribbles || turn.is_multiple_of(2) {
             introduces_itself(&hold);
         }
@@ -169,10 +170,10 @@ fn processes_that_end_in_ways_of_their_own_hold_up_no_honest_client() {
     }
 }
 
-/// How many steps a connector's exchange has, after each of which it may die.
+/// The number of steps in a connector's exchange; the process may die after each.
 const STEPS: usize = 6;
 
-/// A process that asks for a stream by hand, and dies after so many steps.
+/// A process that requests a stream by hand, and dies after `steps` steps.
 async fn dies_after(mut steps: usize, addr: SocketAddr) -> io::Result<()> {
     let mut step = || match steps {
         0 => forged::die(),
@@ -211,20 +212,20 @@ fn processes_that_are_killed_at_each_step_of_the_exchange_hold_up_no_honest_clie
     });
 }
 
-/// What a hostile client of a Channel service does.
+/// The behavior of a hostile client of a Channel service.
 #[derive(Clone, Copy, Debug)]
 enum Caller {
-    /// Says nothing, half a greeting, or nonsense, and stays.
+    /// Sends nothing, half a greeting, or nonsense, and stays.
     IsSilent,
     SaysHalf,
     SaysNonsense,
-    /// Greets, and leaves.
+    /// Greets, and disconnects.
     Leaves,
     /// Greets, sends as much as it may, and reads nothing.
     ReadsNothing,
 }
 
-/// Serves all clients of a service by echoes, until this is dropped.
+/// Echoes the messages of all clients of a service, until the returned sender is dropped.
 fn echo_channels(service: Channels) -> oneshot::Sender<()> {
     let (end, is_over) = oneshot::channel::<()>();
     let echo = async |client: Channel| {
@@ -247,7 +248,7 @@ fn echo_channels(service: Channels) -> oneshot::Sender<()> {
     end
 }
 
-/// Where a Channel service is.
+/// The address of a Channel service.
 #[derive(Clone)]
 enum At {
     Host(String),
@@ -267,7 +268,7 @@ impl At {
                 At::Tcp(name, addr) => builder.connect_tcp(&pf0, *addr, name).await,
             };
             match client {
-                // Peers that have left keep their places until the service has noticed.
+                // Peers that have left keep their places until the service notices.
                 Err(error) if error.kind() == ErrorKind::Full => sleep(PACE).await,
                 client => break client.unwrap(),
             }
@@ -310,7 +311,7 @@ impl At {
                     at = (at + wrote.unwrap_or(Ok(0))?) % bytes.len();
                 }
             }
-            // It is there until the service has hung up.
+            // Waits until the service has hung up.
             _ => {
                 let over = async {
                     while socket.read(&mut [0; 64]).await? > 0 {}
@@ -325,7 +326,7 @@ impl At {
 
 #[test]
 fn hostile_clients_of_a_channel_hold_up_no_honest_one() {
-    // The service answers those that send as it answers the client, until their sockets are full.
+    // The service serves the callers that send like the client, until their sockets are full.
     let shares = PEERS as u32 + 1;
     for (who, callers, times) in [
         (Caller::IsSilent, STRANGERS, TIMES),
@@ -362,8 +363,8 @@ fn hostile_clients_of_a_channel_hold_up_no_honest_one() {
     }
 }
 
-/// A service connects on its own, while strangers say that it is to connect to a socket where
-/// nobody answers.
+/// A service connects elsewhere while strangers ask it to connect to a socket at which nothing
+/// answers.
 #[test]
 fn strangers_hold_up_no_connect_of_the_service() {
     if needs_soft("an adapter connects to no socket") {

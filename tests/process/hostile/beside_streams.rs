@@ -1,5 +1,5 @@
-//! An honest client of a service on streams, while strangers and hostile peers come to the same
-//! listener: it goes on being served.
+//! An honest client of a stream service is served while strangers and hostile peers connect to the
+//! same listener.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -26,19 +26,19 @@ use super::streams::{Trap, forged};
 pub(super) const HELLO: u8 = 0;
 pub(super) const WELCOME: u8 = 1;
 pub(super) const READY: [u8; 6] = *b"TDST\x02\x02";
-/// How many hostile peers there are at once: there are places for more.
+/// The number of hostile peers at once; the service has more places.
 pub(super) const PEERS: usize = 40;
-/// And how many of them that grant credits for no receives.
+/// The number of hostile peers at once that grant credits without receives.
 const LIARS: usize = 256;
-/// How many strangers that say no hello: more than the listener hears at once.
+/// The number of silent strangers at once: more than the listener reads from at the same time.
 pub(super) const STRANGERS: usize = 100;
-/// Bytes of the service's own copies, which no call does at once.
+/// Size of the service's copies in bytes: too large to be done inline.
 const COPY: usize = 1 << 20;
-/// Of the WorkQ of the service: fewer than the hostile peers would take if they could.
+/// Depth of the service's WorkQ: fewer slots than the hostile peers would use if they could.
 const DEPTH: u32 = 32;
-/// Between two strikes, so that the machine has a CPU for the service.
+/// Pause between two strikes, so that the service gets a CPU.
 pub(super) const PACE: Duration = Duration::from_millis(1);
-/// Time limits of an exchange: the default, and a short one, which is also for one step of a peer.
+/// Time limits of an exchange: the default, and a short one, which also limits one step of a peer.
 pub(super) const LONG: Duration = Duration::from_secs(5);
 pub(super) const SHORT: Duration = Duration::from_millis(500);
 
@@ -46,8 +46,8 @@ pub(super) fn device() -> Device {
     Soft::builder().build().open("pf0").unwrap()
 }
 
-/// What the service does for each message of an honest client: a copy on the WorkQ that it shares
-/// with all streams.
+/// What the service does for each message of an honest client: a copy on the WorkQ that all streams
+/// share.
 pub(super) struct Work(Dma, Buf, Buf);
 
 impl Work {
@@ -65,7 +65,8 @@ impl Work {
     }
 }
 
-/// Answers `C` by the same after a copy, `G` by data without end, and all else by the same.
+/// Serves one stream: answers `C` after a copy, `G` with endless data, and any other byte with
+/// itself.
 async fn answer(incoming: Incoming, work: Arc<Mutex<Work>>) -> std::io::Result<()> {
     let mut stream = incoming.accept(b"").await?;
     let mut data = vec![0; 16 << 10];
@@ -83,10 +84,10 @@ async fn answer(incoming: Incoming, work: Arc<Mutex<Work>>) -> std::io::Result<(
     }
 }
 
-/// An echo service on a thread of its own, which ends with it.
+/// An echo service on its own thread, which ends when this value is dropped.
 pub(super) struct Service {
     pub(super) addr: SocketAddr,
-    /// The service has this, and so has each of its streams.
+    /// Dangling once the service and all of its streams have ended.
     work: Weak<Mutex<Work>>,
     _end: oneshot::Sender<()>,
 }
@@ -120,13 +121,13 @@ impl Service {
         }
     }
 
-    /// All of its streams have ended.
+    /// Waits until all streams of the service have ended.
     async fn is_left_alone(&self) {
         until("all have gone", || self.work.strong_count() == 1).await;
     }
 }
 
-/// An honest client: a stream that stays, and a new one for each visit.
+/// An honest client: one stream that stays, and a new one for each visit.
 struct Client {
     connector: RdmaConnector,
     addr: SocketAddr,
@@ -154,7 +155,7 @@ impl Client {
 
     async fn visit(&mut self) {
         echo(&mut self.stays).await.unwrap();
-        // An exchange may run out of time on a machine that is busy: then it comes again.
+        // An exchange may time out on a busy machine; then the client connects again.
         let mut new = loop {
             if let Ok(stream) = self.connector.connect(self.addr).await {
                 break stream;
@@ -166,8 +167,8 @@ impl Client {
     }
 }
 
-/// A client is served beside an attack that has begun after `strikes`. Exchanges have this limit.
-/// Nothing is left of the attack.
+/// Checks that a client is served beside an attack, which has begun after `strikes` strikes, and
+/// that nothing is left of the attack. `limit` is the time limit of exchanges.
 pub(super) fn beside(
     name: &str,
     limit: Duration,
@@ -177,7 +178,7 @@ pub(super) fn beside(
     among(name, TIMES, limit, strikes, attack);
 }
 
-/// The same of a client that has one share of `times`.
+/// The same for a client that gets one share of `times`.
 fn among(
     name: &str,
     times: u32,
@@ -201,16 +202,16 @@ fn framed(message: &[u8]) -> Vec<u8> {
     [&(message.len() as u32).to_be_bytes(), message].concat()
 }
 
-/// How a stranger comes, without the crate, and stays.
+/// The behavior of a stranger, which does not use the crate.
 #[derive(Clone)]
 pub(super) enum Stranger {
-    /// Says these bytes.
+    /// Sends these bytes, and stays.
     Says(Vec<u8>),
-    /// The same, one byte at each time that another stranger comes.
+    /// Sends these bytes, one each time that another stranger connects, and stays.
     ByteByByte(Vec<u8>),
-    /// Says this hello, and that it is connected once it is welcome, and hangs up.
+    /// Sends this hello, claims to be connected once it is welcomed, and hangs up.
     Ghost(Vec<u8>),
-    /// Says this hello, and nothing more once it is welcome.
+    /// Sends this hello, and stays silent once it is welcomed.
     Waits(Vec<u8>),
 }
 
@@ -237,8 +238,8 @@ impl Stranger {
     }
 }
 
-/// A stranger that came, and how many bytes it has said since. One that has hung up may still have
-/// its place, until the service's time limit.
+/// A stranger that connected, and the number of bytes it has sent since. A ghost has hung up, but
+/// may keep its place until the service's time limit.
 struct Came {
     socket: Option<TcpStream>,
     since: Instant,
@@ -258,8 +259,8 @@ impl Came {
     }
 }
 
-/// Strangers come one after the other, and `most` of them stay: another one comes once the service
-/// is done with one.
+/// Connects strangers one after the other. At most `most` of them stay: another one connects once
+/// the service has finished with one.
 pub(super) async fn strangers(who: Stranger, most: usize, addr: SocketAddr, attack: &Attack) {
     let mut stay: Vec<Came> = Vec::new();
     while attack.goes_on() {
@@ -299,7 +300,7 @@ fn strangers_hold_up_no_honest_client() {
     let trap = Trap::new();
     let both = [framed(&hello), framed(&READY)].concat();
     use Stranger::{ByteByByte, Ghost, Says, Waits};
-    // These are heard, or not, before there is a place for them.
+    // The listener handles these before they get a place.
     for (name, who) in [
         ("silence", Says(Vec::new())),
         ("a byte at a time", ByteByByte(framed(&hello))),
@@ -312,7 +313,7 @@ fn strangers_hold_up_no_honest_client() {
             strangers(who.clone(), most, addr, attack).await;
         });
     }
-    // And these have one for the time limit.
+    // These have a place until the time limit.
     for (name, who) in [
         ("ghosts", Ghost(nobody.clone())),
         ("ghosts of the other order", Ghost(forged(0, |_| ()))),
@@ -329,25 +330,25 @@ fn strangers_hold_up_no_honest_client() {
     }
 }
 
-/// What hostile peers have, who may connect.
+/// What hostile peers need to connect.
 struct Kit {
     device: Device,
     workq: WorkQ,
     pool: BufPool,
 }
 
-/// What a hostile peer does with a connection that it has made by hand.
+/// The behavior of a hostile peer on a connection that it has made by hand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Peer {
-    /// Grants all credits there can be, asks for data, and posts no receive.
+    /// Grants the maximum of credits, requests data, and posts no receive.
     Lies,
-    /// The same, and posts one receive at a time, in time.
+    /// Does the same, and posts one receive at a time, just in time.
     Trickles,
     /// Sends frames that the protocol forbids.
     Babbles,
-    /// Says no word that it is connected, and introduces itself.
+    /// Does not report that it is connected, and sends its introduction.
     IsNotReady,
-    /// Leaves.
+    /// Disconnects.
     Leaves,
 }
 
@@ -372,7 +373,7 @@ impl Kit {
         Ok(())
     }
 
-    /// One life of a peer.
+    /// Runs one life of a peer.
     async fn lives(
         &self,
         peer: Peer,
@@ -414,12 +415,12 @@ impl Kit {
     }
 }
 
-/// So many peers come again and again.
+/// Lets `count` peers come again and again.
 async fn come(peer: Peer, count: usize, addr: SocketAddr, attack: &Attack) {
     let kit = Kit::new();
     let again = async || {
         while attack.goes_on() {
-            // It ends as the service likes.
+            // The life ends when the service ends it.
             _ = timeout(2 * LONG, kit.lives(peer, addr, attack)).await;
             sleep(PACE).await;
         }
@@ -439,7 +440,7 @@ fn peers_that_break_the_protocol_hold_up_no_honest_client() {
         Peer::IsNotReady,
         Peer::Leaves,
     ] {
-        // The service has as much to do for one that leaves as for a client.
+        // A peer that leaves costs the service as much as a client does.
         let times = match peer {
             Peer::Leaves => PEERS as u32 + 1,
             _ => TIMES,
@@ -451,7 +452,7 @@ fn peers_that_break_the_protocol_hold_up_no_honest_client() {
     }
 }
 
-/// The service copies for itself, on the WorkQ that it shares with their streams.
+/// The service makes its own copies on the WorkQ that it shares with the peers' streams.
 #[test]
 #[ignore = "256 connections time out beside a load"]
 fn many_peers_without_receives_hold_up_no_copy_of_the_service() {
@@ -472,16 +473,16 @@ fn many_peers_without_receives_hold_up_no_copy_of_the_service() {
     });
 }
 
-/// What a peer does with a stream that keeps to the protocol.
+/// The behavior of a peer with a stream, which keeps to the protocol.
 #[derive(Clone, Copy, Debug)]
 enum Greedy {
-    /// Asks for data, and reads nothing.
+    /// Requests data, and reads nothing.
     ReadsNothing,
-    /// The same, and writes as much as it may.
+    /// Requests data, reads nothing, and writes as much as it may.
     Stuffs,
-    /// Sends a byte at a time, as fast as it can.
+    /// Sends single bytes, as fast as it can.
     SendsBytes,
-    /// Is there.
+    /// Does nothing.
     IsIdle,
 }
 

@@ -1,8 +1,8 @@
-//! An honest client beside an attack: how often it is served and how long it waits, in the same
-//! time without the attack and with it.
+//! An honest client beside an attack: compares how often the client is served, and how long it
+//! waits, in equal times without the attack and with it.
 //!
-//! `TOKIO_DOCA_HOSTILE_SECONDS` sets how long the client watches at least, without the attack and
-//! with it (0.3 s).
+//! `TOKIO_DOCA_HOSTILE_SECONDS` sets the minimum duration of each of the two measurements (default:
+//! 0.3 s).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use support::random::setting;
 use support::{in_time, run, until};
 use tokio::time::timeout;
 
-/// How often the client is served at least while it watches without the attack.
+/// How often the client must be served in the measurement without the attack.
 const LEAST: usize = 10;
-/// Beside the attack the longest gap is at most this many times the one without it, and this much
-/// longer, and the rate at which the client is served is at most this many times lower: the attack
-/// takes CPUs as well.
+/// Factor between the measurements: beside the attack the longest gap may be this many times
+/// longer, plus `SLACK`, and the service rate this many times lower, since the attack takes CPU
+/// time too.
 pub(crate) const TIMES: u32 = 5;
-/// Longer than the 100 ms for which listeners of streams and the services of the examples turn
-/// away none that has just come.
+/// Extra time for the longest gap. Listeners of streams and the services of the examples keep each
+/// newcomer for 100 ms before they turn it away.
 const SLACK: Duration = Duration::from_millis(150);
-/// If other programs run on this machine (`TOKIO_DOCA_TEST_QUIET` is not set), the gap may be this
-/// many times the one without the attack, or this long, and the rate says nothing.
+/// Limits for a loaded machine (`TOKIO_DOCA_TEST_QUIET` is not set): the gap may be this many times
+/// longer, or this long, and the rate is not compared.
 const LOADED: (u32, Duration) = (20, Duration::from_millis(1500));
-/// How often both are compared, until they agree once: a machine may be busy during one of them.
+/// How many comparisons are made until one succeeds, since the machine may be busy during one.
 const ROUNDS: usize = 5;
 
-/// Returns how long the client watches at least without the attack.
+/// Returns the minimum duration of the measurement without the attack.
 fn span() -> Duration {
     let seconds = setting("TOKIO_DOCA_HOSTILE_SECONDS").map(Duration::from_secs);
     seconds.unwrap_or(Duration::from_millis(300))
 }
 
-/// An attack that goes on until the client has watched it.
+/// The state of an attack, which continues until the measurement is done.
 #[derive(Default)]
 pub(crate) struct Attack {
     over: AtomicBool,
@@ -46,7 +46,7 @@ impl Attack {
         !self.over.load(Ordering::Relaxed)
     }
 
-    /// Counts one more thing that was done to the service.
+    /// Counts one more strike against the service.
     pub(crate) fn strikes(&self) {
         self.strikes.fetch_add(1, Ordering::Relaxed);
     }
@@ -56,7 +56,7 @@ impl Attack {
     }
 }
 
-/// What a client sees of a service.
+/// The measurement of a service by a client.
 #[derive(Debug)]
 struct Seen {
     longest_gap: Duration,
@@ -65,7 +65,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Has the client visit the service for so long, and until it was served `least` times.
+    /// Visits the service for `span`, and until it was served `least` times.
     async fn by(visit: &mut impl AsyncFnMut(), span: Duration, least: usize) -> Seen {
         let begun = Instant::now();
         let (mut last, mut longest_gap, mut served) = (begun, Duration::ZERO, 0);
@@ -82,14 +82,14 @@ impl Seen {
         }
     }
 
-    /// Returns how often the client was served in a second.
+    /// Returns the number of visits per second.
     fn rate(&self) -> f64 {
         f64::from(self.served) / self.took.as_secs_f64()
     }
 }
 
-/// Compares what an honest client sees of a service without an attack and beside it. The attack has
-/// begun once it has struck `strikes` times, and begins anew in each round.
+/// Compares an honest client's view of a service without an attack and beside it. Measures after
+/// the attack has struck `strikes` times; it starts anew in each round.
 ///
 /// # Panics
 ///
@@ -103,8 +103,8 @@ pub(crate) async fn is_served_beside(
     is_served_among(name, TIMES, strikes, visit, attack).await;
 }
 
-/// The same, if the service has as much to do for each of the attackers as for the client, which
-/// then has one share of `times`.
+/// Does the same for a service that must do as much for each attacker as for the client, which
+/// therefore gets one share of `times`.
 pub(crate) async fn is_served_among(
     name: &str,
     times: u32,

@@ -1,5 +1,4 @@
-//! Peers of a Channel that keep to no protocol: what they send, that they send too much, or
-//! nothing, or stop.
+//! Channel peers that break the protocol: they send nonsense or too much, send nothing, or stop.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +13,7 @@ use tokio_doca::{
     channel::{Channel, Service},
 };
 
-/// The service still takes a proper client, and talks with it.
+/// Checks that the service accepts an honest client and exchanges messages with it.
 async fn works(service: &Service) {
     let (pf0, builder) = (function("pf0"), Channel::builder());
     let connect = builder.connect(&pf0, service.name());
@@ -130,7 +129,7 @@ fn strangers_who_say_nothing_stand_in_nobodys_way() {
         let before = descriptors();
         let mut silent: Vec<Raw> = (0..300).map(|_| Raw::of_pf0(&name)).collect();
         works(&service).await;
-        // They have 64 places; the oldest have lost theirs.
+        // 64 silent clients have a place, and the oldest ones have lost theirs.
         until("the others are turned away", || {
             let mut accept = pin!(service.accept());
             assert!(poll(accept.as_mut()).is_pending());
@@ -152,7 +151,7 @@ fn strangers_who_say_nothing_stand_in_nobodys_way() {
     });
 }
 
-/// It loses the processor between its connect and its greeting.
+/// The client loses the processor between its connect and its greeting.
 #[test]
 fn a_client_that_greets_late_keeps_its_place_when_many_come() {
     run(async {
@@ -166,7 +165,7 @@ fn a_client_that_greets_late_keeps_its_place_when_many_come() {
             let mut accept = pin!(service.accept());
             for _ in 0..5 {
                 assert!(poll(accept.as_mut()).is_pending());
-                // The runtime finds out who has come.
+                // Lets the runtime notice the new connections.
                 tokio::task::yield_now().await;
             }
             if !client.is_over() {
@@ -205,7 +204,7 @@ fn strangers_at_a_tcp_port_stand_in_nobodys_way_either() {
     });
 }
 
-/// Bytes of memory that this process has.
+/// Returns the bytes of memory that this process has resident.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -217,7 +216,7 @@ fn resident() -> usize {
 fn floods_fill_the_flooders_sockets_and_no_memory_of_ours() {
     const TEST: &str = test_name!(floods_fill_the_flooders_sockets_and_no_memory_of_ours);
     if role().is_some() {
-        // The flooder: as much as goes, on many connections, and never reads.
+        // The flooder sends as much as it can on many connections, and never reads.
         let name = hear().unwrap();
         let mut floods: Vec<Raw> = (0..20).map(|_| Raw::of_pf0(&name)).collect();
         for flood in &mut floods {
@@ -252,17 +251,17 @@ fn floods_fill_the_flooders_sockets_and_no_memory_of_ours() {
         }
         assert_eq!(flooder.hear(), "full");
         for channel in &flooded {
-            // They do not read either.
+            // The flooders do not read, so the channel's sends fill up too.
             while channel.try_send(&[1; 4080]).is_ok() {}
             assert_eq!(channel.stats().sends_in_flight, 10);
-            // What was read ahead is bounded as well.
+            // The number of messages that the channel reads ahead is limited as well.
             let first = in_time("a message", channel.recv()).await.unwrap();
             assert_eq!(first, [7; 4080][..]);
         }
         works(&service).await;
         let grown = resident().saturating_sub(before);
         assert!(grown < 8 << 20, "{grown} bytes");
-        // Their end is told to who waits to send.
+        // Sends that wait fail once the flooder has ended.
         let mut sends: Vec<_> = flooded
             .iter()
             .map(|channel| Box::pin(channel.send(b"waits")))

@@ -1,5 +1,5 @@
-//! Importers that are hostile, against an exporter of ours: what they do with the descriptors that
-//! they got.
+//! Hostile importers against an honest exporter: attacks with the descriptors that an importer
+//! gets.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -33,7 +33,7 @@ fn what_an_importer_may_only_read_cannot_be_changed_by_any_call() {
     for fd in [&memory, &control, &same] {
         refuses_to_change(fd);
         cannot_be_written(fd);
-        // Anew, with what the kernel gives for it.
+        // Opens the file again, with all flags that the kernel permits.
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         for truncate in [false, true] {
             let mut options = std::fs::OpenOptions::new();
@@ -49,9 +49,9 @@ fn what_an_importer_may_only_read_cannot_be_changed_by_any_call() {
             }
         }
     }
-    // Last, as a lease would keep this process from opening it anew.
+    // This comes last, because a lease would keep this process from opening the memory again.
     assert!(!flips_flags(&memory), "a lease");
-    // Nobody opens that one anew.
+    // The control page is not opened again.
     flips_flags(&control);
     victim.survived("all that can be done to what may only be read", false);
     victim.peer.ends();
@@ -82,7 +82,7 @@ fn what_an_importer_may_write_it_may_write_and_nothing_else() {
         let (write, _) = victim.works();
         assert_eq!(write, crc32c::crc32c(&[0; LEN]).to_string());
     }
-    // What has a hole is not imported: the importer would take its pages.
+    // Memory with a hole cannot be imported: the importer would have to pay for its pages.
     punch();
     let error = RemoteMmap::from_export(&victim.device, &victim.blobs[0]).wait();
     assert_eq!(error.unwrap_err().kind(), ErrorKind::NotPermitted);
@@ -114,8 +114,8 @@ fn a_lease_on_a_memfd_of_the_applications_keeps_nobody_waiting() {
         assert_ne!(error.kind(), ErrorKind::TimedOut, "{error}");
         victim.honest();
     }
-    // A child that another test is starting may have a copy of the descriptor, and of the lease
-    // with it, until execve.
+    // A child that another test is starting may have a copy of the descriptor, and thus of the
+    // lease, until execve.
     give_lease_back(&memory);
     drop(memory);
     let import = RemoteMmap::from_export(&victim.device, &bytes).timeout(LIMIT);
@@ -126,20 +126,20 @@ fn a_lease_on_a_memfd_of_the_applications_keeps_nobody_waiting() {
     victim.peer.ends();
 }
 
-/// A hole that somebody punches holds up whoever touches the memory: the thread that answers
-/// everybody does not.
+/// An importer punches a hole into the counter's memory, which delays any thread that touches it.
+/// The thread that answers all importers does not touch it.
 #[test]
 fn an_importer_that_punches_a_counter_holds_up_no_thread_that_answers() {
     let device = Soft::builder().build().open("pf0").unwrap();
     let builder = Mmap::builder().device(&device);
     let access = Access::LOCAL_READ_WRITE | Access::DPU_READ_WRITE;
     let mmap = builder.access(access).alloc(LEN).unwrap();
-    // Without a WorkQ nobody looks at the counter by itself.
+    // Without a WorkQ no thread polls the counter by itself.
     let owner = between(&device).backing(&mmap, 64).start().unwrap();
     let blob = owner.export_dpu(&device).unwrap();
     let former = event::knock(&blob);
     let [_page, memory] = event::welcomed(&former);
-    // A child that another test is starting may have a copy of its descriptor until execve.
+    // A child that another test is starting may have a copy of the socket until execve.
     shutdown(former.as_raw_fd(), Shutdown::Both).unwrap();
     let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     fallocate(&memory, mode, 0, LEN as i64).unwrap();
@@ -147,7 +147,7 @@ fn an_importer_that_punches_a_counter_holds_up_no_thread_that_answers() {
     assert_eq!(paid(), 0);
     let next = event::knock(&blob);
     let _memory = event::welcomed(&next);
-    // Who talks nonsense is hung up on, once the thread is done with the importer.
+    // An importer that sends nonsense is disconnected, once the thread is done with the one before.
     let after = connect(&event::name(&blob));
     send(&after, b"x", &[]).unwrap();
     assert!(receive(&after).0.is_empty());
@@ -171,7 +171,7 @@ fn an_importer_that_takes_the_permissions_away_keeps_nobody_out() {
     victim.peer.ends();
 }
 
-/// Nobody may resize it, or change its seals.
+/// Checks that the file can neither be resized nor get other seals.
 fn refuses_to_change(fd: &OwnedFd) {
     let size = nix::sys::stat::fstat(fd).unwrap().st_size;
     for len in [0, 1, size - 1, size + 1, size + LEN as i64] {
@@ -189,7 +189,7 @@ fn refuses_to_change(fd: &OwnedFd) {
     }
 }
 
-/// No call writes it, and no mapping.
+/// Checks that neither a call nor a mapping can write the file.
 fn cannot_be_written(fd: &OwnedFd) {
     assert!(nix::sys::uio::pwrite(fd, b"scribble", 0).is_err());
     let size = nix::sys::stat::fstat(fd).unwrap().st_size;
@@ -208,7 +208,7 @@ fn writable_mapping(fd: &OwnedFd) -> bool {
     let (read, write) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
     let (shared, raw) = (libc::MAP_SHARED, fd.as_raw_fd());
     let null = std::ptr::null_mut();
-    // SAFETY: a new mapping touches nothing that exists.
+    // SAFETY: a new mapping does not change existing memory.
     let at = unsafe { libc::mmap(null, 4096, write, shared, raw, 0) };
     if at != libc::MAP_FAILED {
         return true;
@@ -216,7 +216,7 @@ fn writable_mapping(fd: &OwnedFd) -> bool {
     // SAFETY: as above.
     let at = unsafe { libc::mmap(null, 4096, read, shared, raw, 0) };
     assert_ne!(at, libc::MAP_FAILED);
-    // SAFETY: it is the mapping from above, of which nothing is used.
+    // SAFETY: the mapping from above, which is not used.
     let changed = unsafe { libc::mprotect(at, 4096, write) } == 0;
     // SAFETY: as above.
     let punched = unsafe { libc::madvise(at, 4096, libc::MADV_REMOVE) } == 0;
@@ -227,11 +227,12 @@ fn writable_mapping(fd: &OwnedFd) -> bool {
 
 #[expect(unsafe_code, reason = "fcntl(2) that nix does not wrap")]
 fn give_lease_back(fd: &OwnedFd) {
-    // SAFETY: integers.
+    // SAFETY: passes integers only.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }
 
-/// Flags, locks and leases of the open file: nobody else waits for them. Whether it got a lease.
+/// Changes flags, locks and leases of the open file, for which no other process may wait. Returns
+/// true if it got a lease.
 #[expect(unsafe_code, reason = "fcntl(2) that nix does not wrap")]
 fn flips_flags(fd: &OwnedFd) -> bool {
     let raw = fd.as_raw_fd();
@@ -239,13 +240,13 @@ fn flips_flags(fd: &OwnedFd) -> bool {
     let _ = fcntl(fd, FcntlArg::F_SETFL(flags));
     let _ = nix::unistd::lseek(fd, 12345, nix::unistd::Whence::SeekSet);
     let call = |call: libc::c_int, value: libc::c_int| {
-        // SAFETY: integers.
+        // SAFETY: passes integers only.
         unsafe { libc::fcntl(raw, call, value) == 0 }
     };
     let leases = [libc::F_WRLCK, libc::F_RDLCK].map(|kind| call(libc::F_SETLEASE, kind));
-    // No signal here when it is broken.
+    // Asks for no signal when the lease is broken.
     call(libc::F_SETOWN, 0);
-    // SAFETY: an integer.
+    // SAFETY: passes an integer only.
     unsafe { libc::flock(raw, libc::LOCK_EX | libc::LOCK_NB) };
     leases.contains(&true)
 }

@@ -1,5 +1,4 @@
-//! Servers that are killed at each step of an exchange: the honest side that has asked them learns
-//! of it at once.
+//! Servers that are killed at each step of an exchange: the honest client is notified at once.
 
 use std::fmt::Debug;
 use std::io;
@@ -19,14 +18,14 @@ use super::beside_streams::WELCOME;
 use crate::forged::rdma::Endpoint;
 use crate::forged::{self, listen};
 
-/// In the length that a side says of its blob: it accepts.
+/// The flag for acceptance, in the length that a side sends before its blob.
 const ACCEPTS: u32 = 1 << 31;
-/// How many steps either server has, after each of which it may die.
+/// The number of steps of each server, after each of which it may die.
 const STEPS: usize = 6;
-/// No exchange ends by this.
+/// A time limit that no exchange reaches.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Listens, serves one client by hand, and dies after so many steps.
+/// A server process that serves one client by hand, and dies after the given number of steps.
 fn dies(serve: impl AsyncFnOnce(TcpStream, &Endpoint, &mut dyn FnMut()) -> io::Result<()>) {
     let mut steps: usize = hear().unwrap().parse().unwrap();
     let mut step = || match steps {
@@ -46,7 +45,7 @@ fn dies(serve: impl AsyncFnOnce(TcpStream, &Endpoint, &mut dyn FnMut()) -> io::R
     });
 }
 
-/// As `RdmaListener`.
+/// Plays an `RdmaListener`.
 async fn listener(
     mut socket: TcpStream,
     host: &Endpoint,
@@ -66,7 +65,7 @@ async fn listener(
     Ok(())
 }
 
-/// As `Rdma::handshake_accept`.
+/// Plays `Rdma::handshake_accept`.
 async fn accepting(
     mut socket: TcpStream,
     host: &Endpoint,
@@ -88,7 +87,7 @@ async fn accepting(
     Ok(())
 }
 
-/// Each server dies after another step. `asks` ends with its error.
+/// Runs `asks` once for each step after which the server dies, and checks the kind of its error.
 async fn are_told<E: Debug + PartialEq>(
     test: &str,
     asks: impl AsyncFn(SocketAddr) -> (E, String),
@@ -147,7 +146,7 @@ fn a_client_whose_accepting_server_is_killed_at_any_step_is_told() {
             let error = rdma.handshake_connect(&mut stream).await.unwrap_err();
             (error.kind(), error.to_string())
         };
-        // Of the stream, or of the connection.
+        // The error is that of the stream or that of the connection.
         use ErrorKind::{ConnectionReset, IoFailed};
         are_told(TEST, asks, &[IoFailed, ConnectionReset]).await;
     });

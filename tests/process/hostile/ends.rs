@@ -1,5 +1,5 @@
-//! Peers that end in ways of their own: by execve(2), or leaving a child that holds what they had;
-//! and a former importer of a sync event, which has its page still.
+//! Peers that end in unusual ways: by execve(2), or leaving a child that holds their descriptors;
+//! and a former importer of a sync event that still has its page.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -18,7 +18,8 @@ use tokio_doca::{
     rdma::RdmaState,
 };
 
-/// Becomes another program, which keeps what is not closed by that, and ends when its input does.
+/// Replaces this process by another program, which inherits all descriptors without close-on-exec,
+/// and ends when its input does.
 pub(super) fn replace() -> ! {
     let error = Command::new("cat").exec();
     panic!("execve: {error}");
@@ -51,7 +52,7 @@ fn a_peer_that_replaces_its_program_has_gone() {
         let [rdma, one, other] = [(); 3].map(|()| context(&workq));
         one.connect(&other.export().unwrap()).wait().unwrap();
         other.connect(&one.export().unwrap()).wait().unwrap();
-        // Either side may be the host.
+        // Either side may become the host.
         for _ in 0..4 {
             let mut peer = Peer::start(NAME, "peer");
             let theirs = unhex(&peer.hear());
@@ -65,7 +66,7 @@ fn a_peer_that_replaces_its_program_has_gone() {
                 let error = received.await.unwrap_err();
                 assert_eq!(error.cause(), Some(Reason::PeerGone), "{error}");
                 assert!(matches!(rdma.state(), RdmaState::Error(_)));
-                // The others of the WorkQ go on.
+                // The other connections on the WorkQ continue.
                 let (received, sent) = tokio::join!(other.recv(()), one.send(()));
                 assert_eq!((received.unwrap().len, sent), (0, Ok(0)));
             }));
@@ -147,7 +148,7 @@ fn an_importer_whose_child_holds_all_it_had_makes_room_for_the_next() {
     let heir = Pid::from_raw(peer.hear().parse().unwrap());
     let blob = owner.export_dpu(owner.device()).unwrap();
     peer.kill();
-    // Without a moment in between: the kernel is asked.
+    // Imports at once: the exporter asks the kernel whether the former importer has ended.
     let next = setup.importer(&blob);
     run(in_time("the next", async {
         next.set(8).await.unwrap();
@@ -176,7 +177,7 @@ fn a_former_importer_closes_nothing_of_its_successors() {
     let mut peer = Peer::start(NAME, "importer");
     give(&mut peer, &owner);
     assert_eq!(peer.hear(), "imported");
-    // `closed` of both sides.
+    // Writes the word `closed` of both sides.
     let write = |word: u64| {
         for at in [384, 512] {
             nix::sys::uio::pwrite(&page, &word.to_le_bytes(), at).unwrap();
@@ -188,7 +189,7 @@ fn a_former_importer_closes_nothing_of_its_successors() {
         }
         owner.set(1).await.unwrap();
         assert_eq!(owner.wait_gt(1).await, Ok(2));
-        // That the importer goes is heard, although the page says that it has left.
+        // The importer's end is noticed, although the page says that it has left already.
         let mut wait = Box::pin(owner.wait_gt(7));
         poll_pending(wait.as_mut());
         peer.kill();

@@ -1,9 +1,9 @@
-//! Exporters that are hostile, against an importer of ours: what they answer, what they do not, and
-//! what they send.
+//! Hostile exporters against an honest importer: wrong answers, missing answers, and wrong
+//! descriptors.
 //!
-//! This process imports, and others are hostile: each listens at a name that a forged blob says.
-//! After each attack this process has what it had before, and imports from an honest exporter
-//! within a second.
+//! This process imports. The hostile processes each listen at the name in a forged blob. After each
+//! attack this process has the same resources as before, and imports from an honest exporter within
+//! a second.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use tokio_doca::{
 };
 
 const DPU: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
-/// How long an exporter gets that answers nothing.
+/// The time limit for an exporter that does not answer.
 const SHORT: Duration = Duration::from_millis(100);
 
 /// An honest exporter.
@@ -40,7 +40,7 @@ fn honest() {
 struct Hostile(Peer);
 
 impl Hostile {
-    /// The blob that it hands over: who imports it gets this.
+    /// Starts a play. Returns the forged blob: importing it meets the attack.
     fn plays(&mut self, play: &str) -> Vec<u8> {
         self.0.say(play);
         unhex(&self.0.hear())
@@ -69,7 +69,7 @@ impl std::ops::DerefMut for Hostile {
     }
 }
 
-/// This process: an importer, alone.
+/// The importer in this process, which runs no other test.
 struct Importer {
     test: &'static str,
     device: Device,
@@ -81,7 +81,7 @@ struct Importer {
 }
 
 impl Importer {
-    /// `None` in other processes, which have done their part.
+    /// Returns `None` in the other processes once they have ended.
     fn start(test: &'static str) -> Option<Importer> {
         match role().as_deref() {
             Some("hostile") => hostile(),
@@ -100,8 +100,7 @@ impl Importer {
                     honest,
                     before: (0, 0, 0),
                 };
-                // Nothing was imported yet, so that there is no thread of the fabric that has not
-                // ended.
+                // Measured before the first import, when the fabric has no threads.
                 importer.before = footprint(std::process::id() as i32);
                 importer.survived("nothing");
                 return Some(importer);
@@ -126,7 +125,7 @@ impl Importer {
         block_on(self.dma.copy(&self.buf, to))
     }
 
-    /// An import from an honest exporter works within a second.
+    /// Checks that an import from an honest exporter takes less than a second.
     fn honest(&self) {
         let mut best = Duration::MAX;
         for _ in 0..3 {
@@ -149,13 +148,13 @@ impl Importer {
         Hostile(Peer::start(self.test, "hostile"))
     }
 
-    /// A process stays: two pipes of it, and the thread that listens to it.
+    /// Expects that one more process stays open: two pipes to it, and the thread that reads them.
     fn keeps_one(&mut self) {
         self.before.0 += 2;
         self.before.2 += 1;
     }
 
-    /// That the exporter has ended is noticed.
+    /// Waits until the end of the exporter is noticed.
     fn is_gone(&self, remote: &RemoteMmap) {
         block_until("the end is noticed", || remote.check().is_err());
         let there = remote.buf(..100).unwrap();
@@ -168,7 +167,7 @@ impl Importer {
         );
     }
 
-    /// It plays this, and the import ends with an error that is named.
+    /// Starts a play, and checks that the import fails with an error of one of these kinds.
     fn refuses(&self, hostile: &mut Hostile, play: &str, timeout: Duration, kinds: &[ErrorKind]) {
         let blob = hostile.plays(play);
         let error = self.import(&blob, timeout).expect_err(play);
@@ -177,7 +176,7 @@ impl Importer {
     }
 }
 
-/// Kinds of errors that say what is wrong.
+/// Kinds of errors that name the cause.
 const NAMED: [ErrorKind; 4] = [
     ErrorKind::NotPermitted,
     ErrorKind::OperatingSystem,
@@ -196,7 +195,7 @@ fn an_exporter_that_sends_what_is_not_to_be_trusted_is_refused() {
     };
     let mut hostile = importer.hostile();
     importer.keeps_one();
-    // Nothing else is wrong with the others.
+    // A correct play succeeds, so the plays below differ only in what they name.
     let remote = importer.import(&hostile.plays("right"), LIMIT).unwrap();
     assert_eq!(importer.write(&remote.buf(..).unwrap()), Ok(100));
     drop(remote);
@@ -223,7 +222,7 @@ fn an_exporter_that_answers_nonsense_is_refused() {
         hostile.say("over");
         importer.survived(play);
     }
-    // It is asked again, and does not answer then.
+    // The importer asks again, and gets no answer then.
     for play in ["hangs up", "nothing in it"] {
         importer.refuses(&mut hostile, play, SHORT, &[ErrorKind::TimedOut]);
         hostile.say("over");
@@ -293,7 +292,7 @@ fn the_end_of_an_exporter_is_noticed_though_a_child_keeps_all_it_had() {
     hostile.kill();
     importer.is_gone(&remote);
     drop(hostile);
-    // What it wrote is still there, and so is its name, at which nobody answers.
+    // The exporter's memory still exists, and so does its socket name, but nothing answers there.
     let error = importer.import(&blob, SHORT).unwrap_err();
     let kinds = [ErrorKind::ConnectionReset, ErrorKind::TimedOut];
     assert!(kinds.contains(&error.kind()), "{error}");
@@ -310,7 +309,7 @@ fn an_exporter_says_whether_it_has_gone_of_itself_alone() {
         return;
     };
     let mut hostile = importer.hostile();
-    // The bit that says so is the kernel's (FUTEX_OWNER_DIED), and there is no other.
+    // Only the kernel's bit (FUTEX_OWNER_DIED) reports the end of the owner; other bits do not.
     for (word, gone) in [
         (1_u32 << 30, true),
         (u32::MAX, true),
@@ -380,7 +379,8 @@ fn copies_work_while_the_exporter_scribbles_and_punches() {
     importer.honest.ends();
 }
 
-/// Page faults of this thread so far: what another process can make it wait for.
+/// Returns the number of page faults of this thread: those are what another process can make it
+/// wait for.
 fn faults() -> i64 {
     use nix::sys::resource::{UsageWho, getrusage};
     let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
@@ -394,8 +394,8 @@ fn an_exporter_that_punches_holds_up_an_engine_and_no_runtime() {
     let Some(importer) = Importer::start(test) else {
         return;
     };
-    // By default the task touches the memory. With an engine for memory of those who are not
-    // trusted, no task does.
+    // By default the task itself touches the memory. If an engine handles memory of untrusted
+    // processes, no task does.
     for (limit, by_the_task) in [(64 << 10, true), (0, false)] {
         let soft = Soft::builder().view(View::Dpu).inline_limit(limit).build();
         let dpu = soft.open("p0").unwrap();

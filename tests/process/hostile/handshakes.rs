@@ -1,5 +1,5 @@
-//! Strangers who reach a server that calls `Rdma::handshake_accept`: they take no place of a
-//! client, and lead it nowhere.
+//! Strangers at a server that calls `Rdma::handshake_accept`: they take no client's place, and
+//! cannot make the server connect elsewhere.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,15 +20,15 @@ use tokio_doca::{Device, ErrorKind, Rdma, WorkQ};
 
 use super::streams::{Trap, forged};
 
-/// Clients that the server of these tests has at once.
+/// The number of clients that the test server accepts at once.
 const PLACES: usize = 4;
-/// How often an honest client comes.
+/// How often the honest client comes.
 const VISITS: usize = 20;
-/// In the length that a side says of its blob: it accepts.
+/// The flag for acceptance, in the length that a side sends before its blob.
 const ACCEPTS: u32 = 1 << 31;
 
-/// Says that it is the maker of this blob, and connected, and comes to nobody. Returns what the
-/// server says of itself. `first` is what the service wants to hear before.
+/// Pretends to be the endpoint of `blob` and to be connected, but never connects. Returns the
+/// server's last byte. `first` is sent before, as the service expects.
 pub(crate) fn ghost(addr: SocketAddr, first: &[u8], blob: &[u8]) -> io::Result<u8> {
     let mut socket = TcpStream::connect(addr)?;
     let len = (blob.len() as u32).to_be_bytes();
@@ -42,7 +42,7 @@ pub(crate) fn ghost(addr: SocketAddr, first: &[u8], blob: &[u8]) -> io::Result<u
     Ok(rest.pop().expect("a byte"))
 }
 
-/// Blobs of endpoints that nobody has, with either order of the instances.
+/// Returns blobs of endpoints that do not exist, with either order of the instances.
 pub(crate) fn nobodies() -> [Vec<u8>; 2] {
     [0x00, 0xff].map(|instance| forged(instance, |_| ()))
 }
@@ -67,7 +67,7 @@ impl Server {
         (Arc::new(server), addr)
     }
 
-    /// Has a client in each of its places until it leaves, as a service has.
+    /// Accepts clients, each of which keeps its place until it leaves.
     async fn serve(self: Arc<Server>) {
         let places = Arc::new(Semaphore::new(PLACES));
         let mut clients = JoinSet::new();
@@ -89,7 +89,7 @@ impl Server {
     }
 }
 
-/// The longest visit of an honest client.
+/// Returns the duration of an honest client's longest visit.
 async fn visits(addr: SocketAddr, device: &Device) -> Duration {
     let workq = WorkQ::builder().build().unwrap();
     let mut longest = Duration::ZERO;
@@ -125,7 +125,7 @@ fn ghosts_take_no_place_of_a_client() {
         until("all ghosts were told", || ghosts.is_finished()).await;
         ghosts.join().unwrap();
         visits(addr, &device).await;
-        // A ghost that had a place would have it for ever.
+        // A ghost with a place would keep it for ever.
         println!("the longest visit: {alone:?} without ghosts, {beside:?} beside them");
         assert_quick(
             "a visit beside ghosts",
@@ -137,8 +137,8 @@ fn ghosts_take_no_place_of_a_client() {
     });
 }
 
-/// Whatever socket a stranger names, the server connects to none; nor does a client that an
-/// accepting server sends elsewhere.
+/// Neither an accepting server nor its client connects to a socket that the peer's blob names
+/// falsely.
 #[test]
 fn neither_side_of_a_handshake_goes_where_a_stranger_says() {
     if needs_soft("an adapter contacts nobody at all") {
@@ -179,7 +179,8 @@ fn neither_side_of_a_handshake_goes_where_a_stranger_says() {
     });
 }
 
-/// A blob says much of its host: the boot, the namespace, and where its process is reached.
+/// A blob reveals much about its host: the boot id, the network namespace, and the address of its
+/// process.
 #[test]
 fn who_accepts_gives_no_blob_to_a_client_without_one() {
     if needs_soft("an adapter's blob has addresses alone") {
@@ -212,7 +213,7 @@ fn who_accepts_gives_no_blob_to_a_client_without_one() {
             assert_eq!(said, [0], "it is not connected");
             assert_eq!(rdma.state(), RdmaState::Init);
         }
-        // A client that is refused so is told where to look.
+        // A client that is refused in this way gets an error that tells the cause.
         let (mut here, mut server) = tokio::io::duplex(4096);
         server.write_u32(ACCEPTS | 100).await.unwrap();
         drop(server);

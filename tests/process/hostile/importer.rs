@@ -1,7 +1,8 @@
-//! Importers that are hostile, against an exporter of ours: what they say, and what they do not.
+//! Hostile importers against an honest exporter: what they send, and what they do not.
 //!
-//! The exporter is a process of its own, and this one is hostile. After each attack the exporter
-//! lives, has what it had before, does its jobs, and answers an honest importer within a second.
+//! The exporter runs in its own process; this process is hostile. After each attack the exporter
+//! lives, has the same resources as before, completes its jobs, and answers an honest importer
+//! within a second.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,8 +15,8 @@ use nix::errno::Errno;
 use support::peer::{Peer, footprint, hear, hex, role, say, unhex};
 use support::test_name;
 
-/// The most silent connections that an exporter keeps, the most on which it was asked and may be
-/// asked again, and the most that ask to be kept.
+/// Limits of an exporter: connections that have sent nothing, connections that have asked and may
+/// ask again, and connections that asked to stay open.
 const SILENT: usize = 64;
 const AGAIN: usize = 64;
 const KEPT: usize = 256;
@@ -36,7 +37,7 @@ fn an_importer_that_talks_nonsense_gets_nothing() {
     };
     let mut no_flag = right.clone();
     no_flag[11] = 2;
-    // Not even an answer.
+    // The exporter does not answer these messages at all.
     for message in [
         &[][..],
         &[0],
@@ -68,7 +69,8 @@ fn an_importer_that_talks_nonsense_gets_nothing() {
         with(&|blob| blob.slot = u32::MAX),
         with(&|blob| blob.generation += 1),
         with(&|blob| blob.generation = 0),
-        // Kind, flag, slot, generation, nonce, instance, payload and proof.
+        // Changes the kind, flag, slot, generation, nonce, instance, payload and proof of a
+        // request.
         flipped(10),
         flipped(11),
         flipped(12),
@@ -86,8 +88,8 @@ fn an_importer_that_talks_nonsense_gets_nothing() {
         assert!(descriptors.is_empty());
     }
     victim.survived("requests without the key", false);
-    // A request that was recorded is worth nothing once the export has been taken back, for
-    // whatever has its slot.
+    // A recorded request is refused once the export has been revoked, even if another export has
+    // its slot.
     victim.peer.say("export anew");
     let anew = Blob::parse(&unhex(&victim.peer.hear()));
     let recorded = anew.request([8; 16], 0);
@@ -126,7 +128,7 @@ fn importers_that_are_silent_slow_or_many_stand_in_nobodys_way() {
         held <= SILENT + 2,
         "{held} descriptors for those that say nothing"
     );
-    // Patience ends by itself.
+    // The exporter disconnects silent connections after a time.
     for socket in &silent {
         assert!(receive(socket).0.is_empty());
     }
@@ -143,7 +145,7 @@ fn importers_that_are_silent_slow_or_many_stand_in_nobodys_way() {
     }
     victim.survived("300 that close in the middle", false);
 
-    // Each answer has two descriptors under way; how many a user may have is limited.
+    // Each unread answer has two descriptors in flight, whose number is limited per user.
     let asked = |request: &[u8]| {
         let socket = connect(&name);
         send(&socket, request, &[]).unwrap();
@@ -174,7 +176,7 @@ fn importers_that_are_silent_slow_or_many_stand_in_nobodys_way() {
     victim.honest();
     let held = open(&victim);
     assert!(held <= KEPT + 2, "{held} descriptors for those that stay");
-    // Nobody listens to those.
+    // The exporter ignores messages on connections that stay.
     for socket in &kept[..10] {
         send(socket, &stay, &[]).unwrap();
     }
@@ -230,7 +232,8 @@ fn descriptors_that_an_importer_sends_are_not_taken() {
                 } else {
                     file.as_raw_fd()
                 };
-                // Linux 6.16 lets the exporter refuse them; before, they are closed as they come.
+                // From Linux 6.16 on the exporter can refuse these descriptors; before, it closes
+                // them when they arrive.
                 match send(&socket, message, &vec![raw; count]) {
                     Ok(()) => drop(receive(&socket)),
                     Err(errno) => assert_eq!(errno, Errno::EPERM),
@@ -252,7 +255,7 @@ fn an_importer_that_dies_at_any_step_leaves_nothing() {
         let step = step % 10;
         let end = || {
             if heir {
-                // It lives on with the socket.
+                // The forked child keeps the socket open.
                 say(&fork_and_linger().to_string());
             }
             die()

@@ -1,5 +1,5 @@
-//! Endpoints that are hostile as they meet one of ours: what they answer and ask, and which numbers
-//! they give.
+//! Hostile endpoints that connect to an honest one: wrong answers, wrong requests, and numbers that
+//! are in use.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::channel;
@@ -84,12 +84,12 @@ fn a_host_that_answers_wrongly_is_refused() {
             let host = host.clone();
             move || {
                 let kept = does(&host, host.knocked(&listener));
-                // Until the victim has given up.
+                // Waits until the victim has given up.
                 let _ = is_over.recv();
                 drop(kept);
             }
         });
-        // Whoever gets no answer waits for as long as it was told.
+        // Without an answer the victim waits until its time limit.
         let limit = match play {
             "nothing" | "silence" => 5 * PATIENCE,
             _ => LIMIT,
@@ -104,7 +104,7 @@ fn a_host_that_answers_wrongly_is_refused() {
         assert_eq!(victim.rdma.state(), RdmaState::Init, "{play}");
         run(victim.survived());
     }
-    // Nothing of it is left.
+    // Nothing of the hostile host is left.
     let hold = victim.meets(true);
     hold.post(0, 48);
     run(async { assert_eq!(victim.send(48).await, Ok(48)) });
@@ -141,21 +141,21 @@ fn a_guest_that_asks_wrongly_is_refused() {
         let refused = guest.visit(&host, question).err();
         assert_eq!(refused, Some(UNEXPECTED), "{play}");
     }
-    // Who comes again and again, and says each time that it is somebody else: one visitor is kept.
+    // A guest visits again and again, each time as another endpoint: only one visitor is kept.
     let once = guest.visit(&host, &right).unwrap();
     let (before, mapped) = (descriptors(), mappings());
     for link in 0..200 {
         let again = guest
             .visit(&host, &guest.question(RECEIVES, link % 3))
             .unwrap();
-        // The one before hears that it is none any more.
+        // The earlier visitor is notified that it was replaced.
         drop(again);
     }
     block_until("one visitor is kept", || {
         descriptors() <= before + 1 && mappings() <= mapped + 1
     });
     assert_eq!(once.get(once.peers(0)), 2);
-    // The victim connects to another one, and no stranger comes then.
+    // Once the victim has connected to another endpoint, it refuses strangers.
     let hold = victim.meets(false);
     assert_eq!(guest.visit(&host, &right).err(), Some(UNEXPECTED));
     hold.post(0, 48);
@@ -167,7 +167,7 @@ fn a_guest_that_asks_wrongly_is_refused() {
     assert_eq!(gone, Some(UNKNOWN), "an old blob");
 }
 
-/// Two hosts give their links the same number: each one's bell is read.
+/// Two hosts give their links the same number: the victim reads the doorbells of both.
 #[test]
 fn a_bell_is_read_whatever_number_its_host_gave_it() {
     let victim = Victim::new(Mode::EventDriven);
@@ -176,7 +176,7 @@ fn a_bell_is_read_whatever_number_its_host_gave_it() {
     let second = welcomed(&rdma, &Endpoint::hostile(true, 2), 1, 0);
     run(async {
         for _ in 0..1000 {
-            // Who waits has armed.
+            // A waiting task has armed the doorbell.
             until("there is room in the bell", || second.ring()).await;
             victim.goes_on().await;
         }
@@ -184,8 +184,8 @@ fn a_bell_is_read_whatever_number_its_host_gave_it() {
     });
 }
 
-/// A host closes a channel, and gives its number to another one before the first has heard of it:
-/// it hears of it.
+/// A host closes a channel, and reuses its number for another before the first channel's `Rdma` has
+/// noticed: that `Rdma` still learns of its end.
 #[test]
 fn who_loses_the_number_of_its_channel_looks_at_it() {
     for mode in modes() {
@@ -199,8 +199,8 @@ fn who_loses_the_number_of_its_channel_looks_at_it() {
             victim.goes_on().await;
             first.put(first.own(0), 2);
             let rdma = victim.another();
-            // On the first one's link, which the host is asked for. A child that another test is
-            // starting may have a copy of its first listener until execve.
+            // The new channel is on the first one's link. A child that another test is starting may
+            // have a copy of the first listener until execve, so this one has another name.
             let mut host = host.clone();
             host.name = crate::forged::name();
             let listener = crate::forged::listen(&host.name);
@@ -218,7 +218,7 @@ fn who_loses_the_number_of_its_channel_looks_at_it() {
     }
 }
 
-/// The Rdma is dropped, or reset, while its host does not answer; then that does.
+/// The `Rdma` is dropped or reset while its host does not answer; then the host answers.
 #[test]
 fn who_is_dropped_while_it_connects_leaves() {
     for resets in [false, true] {
@@ -250,8 +250,7 @@ fn who_is_dropped_while_it_connects_leaves() {
     }
 }
 
-/// A guest that has knocked and gives up, as one does whose time is over, while its host is
-/// stopped.
+/// A guest sends its request and then gives up, as after a time limit, while its host is stopped.
 #[test]
 fn a_guest_that_gives_up_before_its_answer_may_come_again() {
     const TEST: &str = test_name!(a_guest_that_gives_up_before_its_answer_may_come_again);

@@ -1,5 +1,5 @@
-//! Hostile clients of a service that calls `Rdma::handshake_accept`: they come by TCP, say what the
-//! service wants to hear first, shake hands, and send messages.
+//! Hostile clients of a service that calls `Rdma::handshake_accept`: they connect by TCP, send the
+//! service's expected first bytes, shake hands, and send messages.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -15,16 +15,16 @@ use tokio_doca::{BufPool, Device, Mmap, Rdma, WorkQ};
 use super::bystander::Attack;
 use super::handshakes::{ghost, nobodies};
 
-/// How many there are at once.
+/// The number of hostile clients at once.
 pub(crate) const CLIENTS: usize = 40;
-/// More than the examples have places.
+/// The number of silent clients: more than the examples have places for.
 pub(crate) const SILENT: usize = 100;
 const ROOM: usize = 32 << 10;
 const PACE: Duration = Duration::from_millis(5);
-/// For one life of a client.
+/// The time limit of one client's life.
 const SHORT: Duration = Duration::from_secs(2);
 
-/// What they have in common.
+/// The device, WorkQ and memory that the hostile clients share.
 struct Kit {
     device: Device,
     workq: WorkQ,
@@ -62,7 +62,7 @@ impl Kit {
         Ok(())
     }
 
-    /// Asks again and again, and posts no receive for an answer.
+    /// Sends requests again and again, and posts no receive for an answer.
     async fn asks(
         &self,
         addr: SocketAddr,
@@ -80,7 +80,7 @@ impl Kit {
     }
 }
 
-/// Clients that ask this, and take no answer, beside an honest one.
+/// Runs clients that send `ask` and take no answer, beside an honest client.
 pub(crate) async fn take_no_answer(addr: SocketAddr, first: &[u8], ask: &[u8], attack: &Attack) {
     let kit = Kit::new();
     let again = async || {
@@ -92,7 +92,7 @@ pub(crate) async fn take_no_answer(addr: SocketAddr, first: &[u8], ask: &[u8], a
     join_all((0..CLIENTS).map(|_| again())).await;
 }
 
-/// Messages that are none, and that nearly are: `ask` with one byte changed, or cut.
+/// Sends broken messages: `ask` with one byte changed, or cut short.
 pub(crate) async fn talk_nonsense(addr: SocketAddr, first: &[u8], ask: &[u8], attack: &Attack) {
     let kit = Kit::new();
     let mut turn = 0_usize;
@@ -115,7 +115,7 @@ pub(crate) async fn talk_nonsense(addr: SocketAddr, first: &[u8], ask: &[u8], at
     }
 }
 
-/// Clients that come by TCP alone.
+/// Runs clients that come by TCP only.
 pub(crate) async fn haunt(addr: SocketAddr, first: &'static [u8], attack: &Attack) {
     let nobodies = nobodies();
     for blob in nobodies.iter().cycle() {
@@ -129,7 +129,7 @@ pub(crate) async fn haunt(addr: SocketAddr, first: &'static [u8], attack: &Attac
     }
 }
 
-/// More clients than a service has places. They connect, say `first`, and then nothing.
+/// Connects more clients than a service has places for. They send `first`, and then nothing.
 pub(crate) async fn say_nothing<S: Write>(
     connect: impl Fn() -> io::Result<S>,
     first: &[u8],
@@ -147,7 +147,7 @@ pub(crate) async fn say_nothing<S: Write>(
     }
 }
 
-/// Sockets that say nothing: more than the service has descriptors for.
+/// Opens more silent sockets than the service has descriptors for.
 pub(crate) async fn flood(addr: SocketAddr, sockets: usize, attack: &Attack) {
     let mut held = std::collections::VecDeque::new();
     while attack.goes_on() {

@@ -1,9 +1,9 @@
-//! Endpoints that are hostile, against one of ours: what they write into the memory that both have,
-//! and what they do with the bell.
+//! Hostile endpoints against an honest one: attacks on the memory that both share, and on the
+//! doorbell.
 //!
-//! This process has both: the hostile side speaks the protocol by itself, and its fabric is another
-//! one than this process's. Whatever it does, the other connections of the same WorkQ go on, and
-//! nothing beside the memory of receives is touched.
+//! Both are in this process: the hostile side implements the protocol by itself, apart from this
+//! process's fabric. Whatever it does, the other connections of the same WorkQ continue, and only
+//! the memory of receives is written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use tokio_doca::{
     rdma::RdmaState,
 };
 
-/// What a connection may end with.
+/// Returns true if a connection may end with this error.
 fn is_ordinary(error: JobError) -> bool {
     let ordinary = [
         Reason::PeerNonsense,
@@ -47,8 +47,8 @@ fn a_peer_that_scribbles_ends_its_own_connection_at_most() {
                 let over = Arc::clone(&over);
                 move || {
                     let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ round);
-                    // Most rounds begin well, and differ in how soon it is the words of messages
-                    // that are hit.
+                    // Most rounds begin correctly, and differ in how soon words of messages are
+                    // overwritten.
                     (0..RECEIVES).for_each(|number| hold.post(number.into(), 1 << 17));
                     hold.put(hold.own(0), 1);
                     while !over.load(Ordering::Relaxed) {
@@ -80,7 +80,8 @@ fn a_peer_that_scribbles_ends_its_own_connection_at_most() {
     assert!(causes.contains(&Reason::PeerNonsense), "{causes:?}");
 }
 
-/// A message whose bytes come, or not, and a receive whose room is not what it was.
+/// Messages that are longer than they can be, or whose bytes never come, and receives whose size
+/// changes.
 #[test]
 fn a_peer_that_says_what_cannot_be_is_nonsense() {
     type Play = fn(&Hold);
@@ -129,7 +130,7 @@ fn a_peer_that_says_what_cannot_be_is_nonsense() {
                 assert_eq!(cause, Reason::PeerNonsense, "{error:?}");
                 let failed = |state: RdmaState| matches!(state, RdmaState::Error(_));
                 in_time("the state", state.wait_for(failed)).await.unwrap();
-                // Failed: what the peer hears.
+                // The peer sees that the endpoint has failed.
                 assert_eq!(hold.get(hold.peers(0)), 3);
                 victim.survived().await;
             });
@@ -163,7 +164,7 @@ fn a_bell_that_is_flooded_or_closed_costs_its_own_connection_at_most() {
             }
             over.store(true, Ordering::Relaxed);
             flooder.join().unwrap();
-            // It closes, with whatever is in it.
+            // Closes the channel, with whatever it contains.
             drop(hold);
             for _ in 0..10 {
                 victim.goes_on().await;
@@ -178,7 +179,7 @@ fn a_bell_that_is_flooded_or_closed_costs_its_own_connection_at_most() {
                 victim.pair[1].send(()).await.unwrap();
             }
             victim.rdma.reset().unwrap();
-            // The flooder's descriptors for this process went with what they came with; the page
+            // The flooder's descriptors were closed with the messages that carried them; the page
             // and the channel are closed too.
             until("the descriptors are closed", || descriptors() < before).await;
         });

@@ -1,5 +1,5 @@
-//! Strangers who reach the address of a listener of streams, and listeners that are hostile: what
-//! they say leads this process nowhere, and takes no stream from others.
+//! Strangers at the address of a stream listener, and hostile listeners: their messages do not make
+//! this process connect elsewhere, and take no stream from others.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -28,25 +28,25 @@ const HELLO: u8 = 0;
 const WELCOME: u8 = 1;
 const READY: u8 = 2;
 const REFUSAL: u8 = 3;
-/// How many streams a listener of these tests has.
+/// The number of streams of a test's listener.
 const PLACES: usize = 4;
-/// For an exchange that must fail: nothing comes of it.
+/// The time limit for an exchange that must fail.
 const SHORT: Duration = Duration::from_millis(200);
 
-/// The kind of the next message of the exchange, and the rest.
+/// Reads the next message of the exchange: its kind, and the rest.
 async fn heard(socket: &mut TcpStream) -> (u8, Vec<u8>) {
     let message = hear(socket).await;
     (message[5], message[6..].to_vec())
 }
 
-/// A listener with places for `PLACES` streams, whose exchanges soon run out of time.
+/// Starts a listener with `PLACES` streams and a short time limit for exchanges.
 async fn victim() -> Net {
     let device = Soft::builder().build().open("pf0").unwrap();
     let options = small().connections(PLACES).timeout(SHORT);
     Net::new(&device, Mode::EventDriven, options).await
 }
 
-/// A socket of the kind that the fabric connects to, where nobody has any business.
+/// A socket of the kind that the fabric connects to, which no honest process uses.
 pub(super) struct Trap {
     socket: OwnedFd,
     folder: Folder,
@@ -66,12 +66,12 @@ impl Trap {
         }
     }
 
-    /// A forged blob that names the socket.
+    /// Returns a forged blob that names the socket.
     pub(super) fn blob(&self, instance: u8) -> Vec<u8> {
         leads_to(instance, &self.folder.path("socket"))
     }
 
-    /// A forged blob that names a socket as its process would, by a link to this one.
+    /// Returns a forged blob that names the socket by a link, as its process would.
     pub(super) fn linked_blob(&self, instance: u8) -> Vec<u8> {
         let name = format!("tokio-doca-{}", hex(&[instance; 16]));
         let link = self.folder.path(&name);
@@ -92,7 +92,7 @@ fn leads_to(instance: u8, path: &Path) -> Vec<u8> {
     })
 }
 
-/// Blobs of endpoints that nobody has, made up in each way that matters.
+/// Returns the blob of an endpoint that does not exist, after `change` has modified it.
 pub(super) fn forged(instance: u8, change: impl FnOnce(&mut Endpoint)) -> Vec<u8> {
     let mut endpoint = Endpoint::hostile(false, 1);
     endpoint.instance = [instance; 16];
@@ -100,7 +100,7 @@ pub(super) fn forged(instance: u8, change: impl FnOnce(&mut Endpoint)) -> Vec<u8
     endpoint.format()
 }
 
-/// Says hello with this blob, and that it is connected if it is welcome. Returns what it was told.
+/// Sends a hello with this blob, and claims to be connected if it is welcomed. Returns the answer.
 async fn ghost(addr: SocketAddr, blob: &[u8]) -> (u8, Vec<u8>) {
     let mut socket = TcpStream::connect(addr).await.unwrap();
     say(&mut socket, &offer(HELLO, 8, blob)).await.unwrap();
@@ -112,7 +112,7 @@ async fn ghost(addr: SocketAddr, blob: &[u8]) -> (u8, Vec<u8>) {
     answer
 }
 
-/// Accepts whoever comes, and keeps their streams; counts those that were refused.
+/// Accepts `peers` peers, and returns how many of them were refused.
 async fn serve(net: &Net, peers: usize) -> usize {
     let mut tasks = Vec::new();
     for _ in 0..peers {
@@ -123,11 +123,11 @@ async fn serve(net: &Net, peers: usize) -> usize {
     accepted.iter().filter(|accepted| accepted.is_err()).count()
 }
 
-/// An honest peer has all places at once, and its bytes go there and back.
+/// Checks that an honest peer can have all streams at once, and that bytes pass in both directions.
 async fn all_places_are_free(net: &Net) {
     let pair = async || loop {
         let accept = async { net.listener.accept().await?.accept(b"").await };
-        // The time limit of the exchange is short, and this machine may be slow.
+        // The time limit of the exchange is short, and the machine may be slow.
         if let Ok(pair) = try_join(net.connector.connect(net.addr), accept).await {
             break pair;
         }
@@ -148,7 +148,7 @@ fn ghosts_take_no_streams() {
     }
     run(async {
         let net = victim().await;
-        // With either order of the instances, which is made up as well.
+        // The blobs claim either order of the instances.
         for instance in [0x00, 0xff] {
             let blob = forged(instance, |_| ());
             let ghosts = try_join_all((0..2 * PLACES).map(|_| {
@@ -165,8 +165,8 @@ fn ghosts_take_no_streams() {
     });
 }
 
-/// Strangers that are welcome and say nothing more keep all places for the time limit of the
-/// exchange, and then no longer, although they stay.
+/// Silent strangers that were welcomed keep all places until the time limit of the exchange, and no
+/// longer, although they stay connected.
 #[test]
 fn places_that_silent_strangers_keep_are_free_in_time() {
     if needs_soft("an adapter cannot see whether its peer is there") {
@@ -184,7 +184,7 @@ fn places_that_silent_strangers_keep_are_free_in_time() {
                 strangers.push(socket);
             }
             let connected = net.connector.connect(net.addr).await;
-            // On a loaded machine the first one may have lost its place by now.
+            // On a loaded machine the first stranger may have lost its place by now.
             if begun.elapsed() < SHORT {
                 rejected(connected, ErrorKind::Full);
             }
@@ -203,7 +203,7 @@ fn places_that_silent_strangers_keep_are_free_in_time() {
     });
 }
 
-/// Whatever socket a stranger names, the listener connects to none.
+/// Whatever socket a stranger names, the listener does not connect to it.
 #[test]
 fn a_listener_contacts_nobody() {
     if needs_soft("an adapter contacts nobody at all") {
@@ -221,7 +221,7 @@ fn a_listener_contacts_nobody() {
     });
 }
 
-/// A refusal has nothing of this host: no boot id, no namespace, no path.
+/// A refusal reveals nothing of this host: no boot id, no namespace, no path.
 #[test]
 fn a_stranger_is_told_nothing_of_this_host() {
     if needs_soft("blobs of adapters say nothing of a host") {
@@ -240,7 +240,7 @@ fn a_stranger_is_told_nothing_of_this_host() {
     });
 }
 
-/// Nor does a connector go where a listener sends it.
+/// A connector does not connect to a socket that a listener names falsely.
 #[test]
 fn a_connector_goes_to_the_process_of_the_listener_alone() {
     if needs_soft("an adapter contacts nobody at all") {

@@ -1,5 +1,5 @@
-//! What a stranger wrote, in the texts of errors: a blob names a path, a topology names devices,
-//! and the environment says anything.
+//! Texts of a stranger in error messages: the path in a blob, device names in a topology, and
+//! environment variables.
 
 use crate::forged::Blob;
 use support::{test_name, *};
@@ -9,7 +9,7 @@ use tokio_doca::{
     mem::{Access, RemoteMmap},
 };
 
-/// A line of a log, and what clears a terminal and turns the direction of its text.
+/// A forged log line, with sequences that clear a terminal and reverse the direction of text.
 const FORGED: &str = "x\n2026-11-22 ERROR root login\r\x1b[2J\u{9b}1m\u{202e}";
 
 fn is_one_line(error: &Error, of: &str) {

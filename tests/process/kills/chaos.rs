@@ -1,8 +1,8 @@
-//! Eight processes that meet in pairs, do random operations with checksummed memory, and are killed
-//! at random moments.
+//! Eight processes meet in pairs, do random operations with checksummed memory, and are killed at
+//! random moments.
 //!
-//! `TOKIO_DOCA_CHAOS_SECONDS` says for how long (2), `TOKIO_DOCA_CHAOS_SEED` repeats the choices of
-//! a run.
+//! `TOKIO_DOCA_CHAOS_SECONDS` sets the duration (default: 2 s); `TOKIO_DOCA_CHAOS_SEED` repeats the
+//! choices of a run.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,12 +20,12 @@ use tokio_doca::{
 const TEST: &str = test_name!(processes_meet_and_are_killed);
 const PROCESSES: usize = 8;
 const OPERATIONS: usize = 60;
-/// The latest moment, in microseconds.
+/// The latest moment of a kill, in microseconds.
 const LATEST: u64 = 10_000;
-/// The counter of the exported memory; behind it the peer writes.
+/// Size in bytes of the counter at the start of the exported memory; the peer writes behind it.
 const COUNTER: usize = 8;
 
-/// Bytes and their checksum.
+/// Returns random bytes with their checksum.
 fn checked(random: &mut Random) -> Vec<u8> {
     let len = match random.below(3) {
         0 => random.below(110) as usize,
@@ -42,7 +42,7 @@ fn check(bytes: &[u8]) {
     assert_eq!(crc32c::crc32c(bytes).to_le_bytes(), sum, "corrupted");
 }
 
-/// Sends, and reaches into the peer's memory.
+/// Sends messages, and reads and writes the peer's memory.
 async fn asks(side: &Side, remote: &RemoteMmap, random: &mut Random) -> Result<(), JobError> {
     let counter = remote.buf(..COUNTER).unwrap();
     let mut count = 0;
@@ -68,7 +68,7 @@ async fn asks(side: &Side, remote: &RemoteMmap, random: &mut Random) -> Result<(
     Ok(())
 }
 
-/// Receives until the peer says that it was all, and how often it has counted.
+/// Receives until the peer reports its end, with the number of its atomic operations.
 async fn hears(side: &Side) -> Result<(), JobError> {
     loop {
         let buf = side.empty();
@@ -81,12 +81,12 @@ async fn hears(side: &Side) -> Result<(), JobError> {
     }
 }
 
-/// A process: meets whom it is told to, again and again.
+/// A member process, which meets the peers that it is told, again and again.
 fn member(seed: u64) {
     let mut random = Random(seed);
     let pid = std::process::id() as i32;
     let side = Side::new(Setup::all()[random.below(6) as usize]);
-    // The fabric stays.
+    // The fabric's resources stay until the process ends.
     let exported = hex(&side.memory());
     let mut before = None;
     while hear().is_some() {
@@ -103,7 +103,7 @@ fn member(seed: u64) {
             Ok(_) => say("done"),
             Err(error) => say(&format!("{:?}", error.cause().unwrap_or(error.reason()))),
         }
-        // The peer has been told as well.
+        // Waits until the peer has been notified as well.
         hear();
         drop(remote);
         side.rdma.reset().unwrap();
@@ -122,12 +122,12 @@ fn start(random: &mut Random) -> Peer {
     Peer::start(TEST, &random.below(u64::MAX).to_string())
 }
 
-/// Two of them meet; one may be killed. Who is left.
+/// Lets two processes meet, one of which may be killed. Returns those that live.
 fn session(mut one: Peer, mut other: Peer, random: &mut Random) -> Vec<Peer> {
     one.say("meet");
     other.say("meet");
     one.swap(&mut other);
-    // Whoever connects second waits for this.
+    // The side that connects second waits for this.
     one.say("go on");
     other.say("go on");
     assert_eq!((&*one.hear(), &*other.hear()), ("connected", "connected"));
@@ -143,7 +143,7 @@ fn session(mut one: Peer, mut other: Peer, random: &mut Random) -> Vec<Peer> {
     }
     for peer in &mut left {
         let said = peer.hear();
-        // It may have been done before.
+        // The peer may have finished before the kill.
         let told = [Reason::PeerGone, Reason::ExporterGone].map(|reason| format!("{reason:?}"));
         assert!(said == "done" || (kills && told.contains(&said)), "{said}");
     }
@@ -175,7 +175,7 @@ fn processes_meet_and_are_killed() {
             let mut random = Random(random.below(u64::MAX));
             let (peers, sessions, killed) = (&peers, &sessions, &killed);
             scope.spawn(move || {
-                // A slow machine takes longer for as many as are asked for.
+                // A slow machine takes longer to reach the minimum number of sessions.
                 let few = || sessions.load(Ordering::Relaxed) <= PROCESSES;
                 while Instant::now() < end || few() {
                     let [one, other] = [(); 2].map(|()| {

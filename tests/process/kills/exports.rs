@@ -1,8 +1,9 @@
-//! `kill -9` of an exporter or an importer at random moments: of the handshake, of copies small and
-//! large, on the task's thread and by an engine. The survivor is told, within 10 ms on a quiet
-//! machine, and nothing hangs or is left.
+//! `kill -9` of an exporter or an importer at random moments: during the handshake, and during
+//! small and large copies, by the task's thread or by an engine. The survivor is notified, within
+//! 10 ms on a quiet machine; nothing hangs and nothing is left behind.
 //!
-//! `TOKIO_DOCA_KILLS` says how many moments (20), `TOKIO_DOCA_KILLS_SEED` repeats a run.
+//! `TOKIO_DOCA_KILLS` sets the number of moments (default: 20); `TOKIO_DOCA_KILLS_SEED` repeats a
+//! run.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -18,16 +19,16 @@ use tokio_doca::{
 
 const TEST: &str = test_name!(either_side_may_be_killed_at_any_moment);
 const ACCESS: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
-/// An engine takes what is longer than 64 KiB.
+/// Size of the memory in bytes. Copies of more than 64 KiB are made by an engine.
 const LEN: usize = 1 << 20;
-/// The latest moment.
+/// The latest moment of a kill, in microseconds.
 const LATEST: u64 = 15_000;
 
-/// What is going on when one of them is killed: imports one after the other, or copies of so many
-/// bytes.
+/// The work during a kill: 0 for repeated imports, otherwise the number of bytes of repeated
+/// copies.
 const WORK: [usize; 5] = [0, 0, 100, 4096, LEN];
 
-/// One of the moments that there are.
+/// Returns a random moment.
 fn moment(random: &mut Random) -> Duration {
     Duration::from_micros(random.below(LATEST))
 }
@@ -40,7 +41,7 @@ fn export() -> (Mmap, Vec<u8>) {
     (mmap, blob)
 }
 
-/// Who imports, and copies.
+/// An importer that copies.
 struct Importer {
     device: Device,
     dma: Dma,
@@ -65,7 +66,7 @@ impl Importer {
         in_time("an import", import).await
     }
 
-    /// There and back.
+    /// Copies a buffer there and back.
     async fn copy(&self, there: &RemoteBuf) -> Result<(), JobError> {
         self.buf.set_data(0, there.len()).unwrap();
         in_time("a copy", self.dma.copy(&self.buf, there)).await?;
@@ -74,8 +75,8 @@ impl Importer {
         Ok(())
     }
 
-    /// Works until the exporter has ended: when that was told. `begun` is called when it cannot but
-    /// be noticed.
+    /// Works until the exporter has ended, and returns when that was noticed. Calls `begun` once
+    /// the end cannot go unnoticed.
     async fn work(&self, blob: &[u8], len: usize, begun: impl FnOnce()) -> Instant {
         if len == 0 {
             begun();
@@ -109,7 +110,7 @@ impl Importer {
     }
 }
 
-/// An importer that is killed, or one that lives on and imports when it is asked.
+/// An importer process that is killed, or that lives on and imports on command.
 fn importer() {
     let blob = unhex(&hear().unwrap());
     let importer = Importer::new(false, Mode::EventDriven);
@@ -135,7 +136,7 @@ fn pid() -> i32 {
     std::process::id() as i32
 }
 
-/// An exporter is killed: how long it took to be told.
+/// Kills an exporter. Returns how long the notification took.
 fn exporter_dies(random: &mut Random, survivor: &Importer) -> Duration {
     let before = footprint(pid());
     let mut exporter = Peer::start(TEST, "exporter");
@@ -163,7 +164,7 @@ fn exporter_dies(random: &mut Random, survivor: &Importer) -> Duration {
     took
 }
 
-/// An importer is killed: how long it took another one to import.
+/// Kills an importer. Returns how long another importer's import took.
 fn importer_dies(random: &mut Random, blob: &[u8], other: &mut Peer) -> Duration {
     let before = footprint(pid());
     let mut importer = Peer::start(TEST, "importer");
@@ -181,7 +182,7 @@ fn importer_dies(random: &mut Random, blob: &[u8], other: &mut Peer) -> Duration
     took
 }
 
-/// No file, and no name of a socket.
+/// Checks that neither a file nor a socket name is left.
 fn nothing_is_left(blob: &[u8]) {
     let name = String::from_utf8(crate::forged::Blob::parse(blob).ticket.name).unwrap();
     block_until("the name has gone", || {

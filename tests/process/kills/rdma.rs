@@ -1,7 +1,8 @@
-//! A peer in another process that is killed at random moments, is stopped, takes its memory back,
-//! or lends another one's.
+//! A peer process that is killed at random moments, is stopped, revokes its memory, or exports
+//! another process's memory.
 //!
-//! `TOKIO_DOCA_KILLS` says how many moments (20), `TOKIO_DOCA_KILLS_SEED` repeats a run.
+//! `TOKIO_DOCA_KILLS` sets the number of moments (default: 20); `TOKIO_DOCA_KILLS_SEED` repeats a
+//! run.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
@@ -20,7 +21,7 @@ use tokio_doca::{
     rdma::RdmaState,
 };
 
-/// The latest moment, in microseconds.
+/// The latest moment of a kill, in microseconds.
 const LATEST: u64 = 15_000;
 
 fn large(side: &Side) -> Buf {
@@ -28,7 +29,7 @@ fn large(side: &Side) -> Buf {
     BufInventory::with_capacity(1).buf(&mmap, ..).unwrap()
 }
 
-/// What one of the two does, until it fails; the other one does what belongs to it.
+/// The work of one side until it fails; the other side does the counterpart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Write,
@@ -38,7 +39,7 @@ enum Work {
     /// Sends, and receives the answer.
     Ping,
     Pong,
-    /// Waits for what does not come.
+    /// Waits for a message that never comes.
     Wait,
 }
 
@@ -83,7 +84,7 @@ async fn work(side: &Side, work: Work, there: &RemoteBuf, buf: &Buf) -> JobError
     }
 }
 
-/// In the child.
+/// The child process that is killed.
 fn victim(number: usize) {
     let side = Side::new(Setup::all()[number % Setup::all().len()]);
     side.meet_parent(true);
@@ -94,7 +95,7 @@ fn victim(number: usize) {
     runtime().block_on(work(&side, WORK[number / 6].1, &there, &large(&side)));
 }
 
-/// How long it took to be told.
+/// Kills a peer. Returns how long the notification took.
 fn peer_dies(test: &str, random: &mut Random, side: &Side) -> Duration {
     let number = random.below(6 * WORK.len() as u64) as usize;
     let (mine, theirs) = WORK[number / 6];
@@ -127,10 +128,10 @@ fn peer_dies(test: &str, random: &mut Random, side: &Side) -> Duration {
         let ends = |reason| told_of(reason).contains(&cause);
         let gone = ends(Reason::PeerGone)
             || (one_sided && ends(Reason::ExporterGone))
-            // Of a process that ends the memory of a receive may go before its queue pair, too.
+            // The memory of a dying process's receive may be gone before its queue pair is.
             || (sends && adapter().is_some() && cause == Reason::PeerReceiveExceeded);
         assert!(gone, "{mine:?} {theirs:?}: {error}");
-        // Whatever has noticed it first: the memory or the connection.
+        // Either the memory or the connection reports the end first.
         assert!(adapter().is_some() || error.is_disconnect(), "{error}");
         let kind = match cause {
             Reason::RemoteAccess => ErrorKind::NotPermitted,
@@ -167,14 +168,14 @@ fn a_peer_may_be_killed_at_any_moment() {
     let setups = Setup::all().len() as u64;
     for setup in Setup::all() {
         let side = Side::new(setup);
-        // The fabric stays, and what a first connection makes.
+        // These resources stay: those of the fabric, and those of a first connection.
         let _exported = side.memory();
         let twin = Side::on(&side.device, &side.workq, setup);
         support::rdma::connect(&side.rdma, &twin.rdma);
         side.rdma.reset().unwrap();
         run(twin.failed());
         twin.rdma.reset().unwrap();
-        // Others on the same WorkQ hear nothing of it.
+        // Other connections on the same WorkQ are not affected.
         let other = Side::new(setup);
         support::rdma::connect(&twin.rdma, &other.rdma);
         for _ in 0..moments.div_ceil(setups) {
@@ -193,7 +194,7 @@ fn a_peer_may_be_killed_at_any_moment() {
     assert_quick("each end", longest, most);
 }
 
-/// A child that does what it is told.
+/// A child process that obeys commands.
 fn obedient() {
     let side = Side::new(Setup::new(false, Mode::EventDriven));
     let buf = large(&side);
@@ -203,7 +204,7 @@ fn obedient() {
             "meet" => side.meet_parent(true),
             "memory" => say(&hex(&side.memory())),
             "recv" => {
-                // Its state tells it, also if it was stopped meanwhile.
+                // The receive reports the peer's end, even if this process was stopped meanwhile.
                 say("receives");
                 let error = runtime.block_on(async {
                     loop {
@@ -241,7 +242,7 @@ fn obedient() {
 }
 
 async fn echo(side: &Side, peer: &mut Peer) {
-    // Each side posts its receive before the other one sends, which does not wait for long.
+    // Each side posts its receive before the other one sends, since a send does not wait long.
     peer.say("echo");
     assert_eq!(peer.hear(), "receives");
     side.send(b"again").await.unwrap();
@@ -252,7 +253,7 @@ async fn echo(side: &Side, peer: &mut Peer) {
     assert_eq!(bytes(&room), b"again");
 }
 
-/// Whichever of the two is the one that the other one comes to.
+/// Either of the two may be the host.
 #[test]
 fn a_peer_that_is_killed_before_it_connects_is_gone() {
     const TEST: &str = test_name!(a_peer_that_is_killed_before_it_connects_is_gone);
@@ -269,7 +270,7 @@ fn a_peer_that_is_killed_before_it_connects_is_gone() {
     for round in 0..16 {
         let mut peer = Peer::start(TEST, "peer");
         let blob = unhex(&peer.hear());
-        // What it is asked with.
+        // Makes the blob with which the peer would be asked.
         side.rdma.export().unwrap();
         side.rdma.connect(&blob).wait().unwrap();
         run(async {
@@ -285,8 +286,8 @@ fn a_peer_that_is_killed_before_it_connects_is_gone() {
     }
 }
 
-/// It had receives posted for a second of messages. Those that are sent before its end was noticed
-/// may be lost.
+/// The peer had receives posted for a second of messages. Messages that are sent before its end is
+/// noticed may be lost.
 #[test]
 fn a_message_to_a_peer_that_was_killed_is_not_sent() {
     const TEST: &str = test_name!(a_message_to_a_peer_that_was_killed_is_not_sent);
@@ -415,8 +416,8 @@ fn memory_that_is_not_the_peers_or_not_there_any_more_is_refused() {
         peer.say("reset");
         assert_eq!(peer.hear(), "reset");
         side.rdma.reset().unwrap();
-        // The blob of before the reset: a host that waits for its guest is not told, and a guest
-        // is; an adapter does not ask.
+        // The blob is from before the reset. A host that waits for its guest does not notice that,
+        // but a guest does; an adapter does not check.
         if let Err(error) = side.rdma.connect(&blob).wait() {
             let kinds = [ErrorKind::ConnectionAborted, ErrorKind::ConnectionReset];
             assert!(kinds.contains(&error.kind()), "{error}");

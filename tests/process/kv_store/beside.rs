@@ -1,4 +1,4 @@
-//! Hostile clients of the store, beside an honest one.
+//! Tests that an honest client is served beside hostile clients of the store.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -14,7 +14,7 @@ use crate::hostile::messengers::{
     CLIENTS, SILENT, haunt, say_nothing, take_no_answer, talk_nonsense,
 };
 
-/// What a client sends before it shakes hands, and a get of a key that is absent.
+/// The byte that a client sends before the handshake, and a get of an absent key.
 const FIRST: &[u8] = b"R";
 const ASK: &[u8] = b"\x03\0\x04\0\x07\0\0\0\x01\0\0\0\0\0\0\0none";
 

@@ -1,8 +1,8 @@
-//! Clients that put and get, and a server, all of which are killed at random moments.
+//! Clients put and get while they and the server are killed at random moments.
 //!
-//! Each process of a client owns its keys, and notes in a file what it is about to put and what was
-//! acknowledged; all read the keys of all. `TOKIO_DOCA_CHAOS_SECONDS` says for how long (2),
-//! `TOKIO_DOCA_CHAOS_SEED` repeats the choices of a run.
+//! Each client process owns its keys, and notes in a file which puts it has begun and which were
+//! acknowledged; each reads the keys of all. `TOKIO_DOCA_CHAOS_SECONDS` sets the duration (default:
+//! 2 s); `TOKIO_DOCA_CHAOS_SEED` repeats the choices of a run.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,16 +27,17 @@ use super::wire::{HEAD, Head, Layout};
 
 const TEST: &str = test_name!(what_was_acknowledged_is_never_lost_nor_torn_nor_older);
 const CLIENTS: usize = 4;
-/// Keys of each process.
+/// Number of keys of each process.
 const KEYS: usize = 4;
-/// Bytes of the memory, and of a value: the log, of a few segments, wraps every 200 puts or so.
+/// Sizes in bytes of the memory and of a value: the log has few segments, and wraps about every 200
+/// puts.
 const MEMORY: usize = 8 << 20;
 const VALUE: usize = 30_000;
-/// How many owners of a client's keys are read: the one that lives, and those before it.
+/// How many owners per client have keys that are read: the living process, and the one before it.
 const KEPT: usize = 2;
 
-/// Of the keys of one process: the numbers of the puts that it has begun, and that were
-/// acknowledged. It survives the process.
+/// The notes for the keys of one process: the numbers of the last put that it has begun and of the
+/// last one that was acknowledged. The file survives the process.
 struct Notes(File);
 
 impl Notes {
@@ -58,7 +59,7 @@ impl Notes {
     fn get(&self, key: usize, acknowledged: bool) -> u64 {
         let mut word = [0; 8];
         let at = Notes::at(key, acknowledged);
-        // What was never written is 0.
+        // A word that was never written reads as 0.
         self.0.read_at(&mut word, at).unwrap();
         u64::from_le_bytes(word)
     }
@@ -73,14 +74,15 @@ fn name(owner: usize, key: usize) -> Vec<u8> {
     format!("{owner} {key}").into_bytes()
 }
 
-/// The value of a put. All are equally long, so that records come to lie where others lay.
+/// Returns the value of a put. All values have the same length, so that new records replace old
+/// ones exactly.
 fn value(owner: usize, key: usize, number: u64) -> Vec<u8> {
     let mut value = number.to_le_bytes().to_vec();
     value.extend(pattern((owner + key) as u8 ^ number as u8, VALUE));
     value
 }
 
-/// A client and what it has seen: the version and the number of each key.
+/// A client, with the version and the number that it has last seen of each key.
 struct Member {
     client: Client,
     folder: PathBuf,
@@ -88,15 +90,14 @@ struct Member {
 }
 
 impl Member {
-    /// Reads a key, and compares it with the notes of its owner: those from before the get, and
-    /// those from after it.
+    /// Reads a key, and compares it with the notes of its owner, read before and after the get.
     async fn check(&mut self, owner: usize, notes: &Notes, key: usize) {
         let kept = Notes::path(&self.folder, owner);
         let least = notes.get(key, true);
         let name = name(owner, key);
         let got = self.client.get(&name).await.unwrap();
         let most = notes.get(key, false);
-        // Keys are deleted after the notes.
+        // The notes of an old owner are deleted before its keys.
         if got.is_none() && !kept.exists() {
             return;
         }
@@ -120,8 +121,8 @@ impl Member {
     }
 }
 
-/// A process, which is told its number, where the server is, and where the notes are. Clients are
-/// numbered on, each that takes the place of one that was killed by its number and `CLIENTS`.
+/// A client process. Its arguments are its number, the address of the server, and the folder of the
+/// notes. A client that replaces a killed one gets the next number.
 fn member(args: &str) {
     let [owner, address, folder] = args.splitn(3, ' ').collect::<Vec<_>>()[..] else {
         panic!("{args}");
@@ -138,7 +139,7 @@ fn member(args: &str) {
     let notes = Notes::create(folder, owner);
     let (end, ended) = channel();
     thread::spawn(move || {
-        // It says nothing else, or closes.
+        // The parent sends nothing else, or closes the pipe.
         hear();
         end.send(()).unwrap();
     });
@@ -164,7 +165,8 @@ fn member(args: &str) {
 }
 
 impl Member {
-    /// Checks a key of somebody's, if that process has notes.
+    /// Checks a random key of a random process. Returns false if that process has no notes any
+    /// more.
     async fn random_check(&mut self, random: &mut Random) -> bool {
         let owners = std::fs::read_dir(&self.folder).unwrap();
         let owners = owners.map(|entry| entry.unwrap().file_name());
@@ -184,7 +186,7 @@ impl Member {
     }
 }
 
-/// How many uses of segments there were.
+/// Returns the number of segments that the log has used so far.
 fn segments(service: &Service) -> u64 {
     let memory = File::open(format!("/proc/{}/fd/0", service.server)).unwrap();
     let layout = Layout::of(MEMORY);
@@ -216,7 +218,7 @@ fn what_was_acknowledged_is_never_lost_nor_torn_nor_older() {
     let mut start = |service: &Service| {
         let path = folder.0.to_str().unwrap();
         let peer = Peer::start(TEST, &format!("{owners} {} {path}", service.address));
-        // Nobody reads the keys of the owners from long ago, and there is no room for all.
+        // The keys of old owners are no longer read, and the memory cannot hold all of them.
         if let Some(old) = owners.checked_sub(CLIENTS * (KEPT + 1)) {
             std::fs::remove_file(Notes::path(&folder.0, old)).unwrap();
             run(async {
@@ -240,13 +242,13 @@ fn what_was_acknowledged_is_never_lost_nor_torn_nor_older() {
     );
     let (mut used, mut moved) = (segments(&service), Instant::now());
     while begun.elapsed() < time || used < wrapped as u64 {
-        // Each kill costs the clients time: a slow log is no log that stands still.
+        // Each kill delays the clients, so a slow log does not mean that it is stuck.
         let now = segments(&service);
         if now > used {
             (used, moved) = (now, Instant::now());
         }
         assert!(moved.elapsed() < LIMIT, "the log stays at segment {used}");
-        // The moment is what is random here.
+        // Kills at a random moment.
         thread::sleep(Duration::from_micros(random.below(150_000)));
         if random.below(2) == 0 {
             service.kill_server();
@@ -255,7 +257,7 @@ fn what_was_acknowledged_is_never_lost_nor_torn_nor_older() {
             let client = &mut clients[random.below(CLIENTS as u64) as usize];
             let killed = std::mem::replace(client, start(&service));
             kill(Pid::from_raw(killed.pid()), Signal::SIGKILL).unwrap();
-            // And not of what it has found.
+            // Makes sure that the client died of the signal, and not of a failed check.
             killed.dies();
             client.hear();
             kills[1] += 1;

@@ -1,4 +1,4 @@
-//! The log and the index of the store, whose process dies amid any of its writes.
+//! The log and the index of the store, whose process may die in the middle of any write.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use super::store::Store;
 use super::wire::*;
 
 pub(super) const MEMORY: usize = 8 << 20;
-/// What a get must find.
+/// The keys and values that gets must find.
 type Model = HashMap<Vec<u8>, Vec<u8>>;
 
 /// Memory that outlives its servers.
@@ -84,15 +84,15 @@ fn check(store: &Store, model: &Model, but: &[u8]) {
     }
 }
 
-/// What is done with a process that may die.
+/// An operation during which the process may die.
 #[derive(Clone, Copy)]
 enum Step {
     Put(usize),
     Delete,
 }
 
-/// Does the step in a process that dies amid its n-th write, for each n, on what `fill` has left.
-/// What is found afterwards is what was there before, or what the step made; and the store works.
+/// For each n, fills a store with `fill` records, and lets the process die in its n-th write of
+/// `step`. Afterwards the key has its old value or the new one, and the store works.
 async fn dies_anywhere(fill: usize, step: Step) {
     let mut deaths = 0;
     let mut ended = false;
@@ -100,7 +100,7 @@ async fn dies_anywhere(fill: usize, step: Step) {
         let (host, mut model) = (Host::new(), Model::new());
         let mut store = host.store().await;
         for number in 0..fill {
-            // Each has an older one, of which the last stays live for long.
+            // Each key is put twice, so that the last old record stays live for long.
             let key = format!("key {}", number % (fill / 2)).into_bytes();
             let value = support::pattern(number as u8, 50_000 + number);
             host.put(&mut store, &key, &value).await.unwrap();
@@ -150,12 +150,12 @@ fn so_is_a_deletion() {
 
 #[test]
 fn so_is_a_put_that_cleans_a_segment() {
-    // As many as fill all segments but one, so that the put takes the last that is free.
+    // These records fill all segments but one, so that the put takes the last free segment.
     let records = SEGMENT / 50_200 * (Layout::of(MEMORY).segments - 1);
     run(dies_anywhere(records - 1, Step::Put(60_000)));
 }
 
-/// Records that a value is full of are never taken for ones, whatever was cut off before them.
+/// A value that is full of records is never parsed as records, wherever its own record was cut off.
 #[test]
 fn a_value_that_looks_like_records_is_none() {
     run(async {
@@ -169,12 +169,12 @@ fn a_value_that_looks_like_records_is_none() {
             let mut record = head.as_bytes().to_vec();
             record.extend_from_slice(body);
             record.resize(64, 0);
-            // Records begin at multiples of 64, and so do these.
+            // Records begin at multiples of 64 bytes, and so do the fake ones.
             let mut value = vec![0; 64 - HEAD - 4];
             value.extend(record.repeat(100));
             store.memory().lives.set(Some(lives));
             let put = host.put(&mut store, b"full", &value).await;
-            // The next record is short, and lies where that one has or would have begun.
+            // The next record is short, and begins where the cut one began or would have begun.
             let mut store = host.store().await;
             host.put(&mut store, b"tiny", b"").await.unwrap();
             let store = host.store().await;
@@ -185,7 +185,8 @@ fn a_value_that_looks_like_records_is_none() {
     });
 }
 
-/// Whose segment was cleaned: what is left of it makes no records of a value.
+/// A value whose record overwrites those of a cleaned segment: the rest of the value is not parsed
+/// as records.
 #[test]
 fn nor_is_one_that_continues_the_records_of_a_cleaned_segment() {
     run(async {
@@ -193,7 +194,7 @@ fn nor_is_one_that_continues_the_records_of_a_cleaned_segment() {
             let host = Host::new();
             let mut store = host.store().await;
             host.put(&mut store, b"full", b"").await.unwrap();
-            // The next record is the first of the segment in which that one was.
+            // The next record is the first one of the segment that contained `full`.
             let (segments, len) = (Layout::of(MEMORY).segments, room(HEAD + 3 + 60_000));
             for number in 0..segments * ((SEGMENT - HEAD - 64) / len) {
                 let value = support::pattern(number as u8, 60_000);
@@ -222,7 +223,7 @@ fn nor_is_one_that_continues_the_records_of_a_cleaned_segment() {
     });
 }
 
-/// Keys share places of the index, and which have some depends on the order of their puts.
+/// Keys share entries of the index, and the order of their puts decides which keys find one.
 #[test]
 fn a_store_whose_index_has_full_windows_is_opened_again() {
     run(async {
@@ -238,7 +239,7 @@ fn a_store_whose_index_has_full_windows_is_opened_again() {
                 break;
             }
         }
-        // Others stand first in the log then.
+        // Afterwards other keys come first in the log.
         let count = model.len() / 2;
         for number in 0..count {
             let key = format!("key {number}").into_bytes();
@@ -297,7 +298,7 @@ fn random_puts_and_deletions_leave_what_a_map_has() {
             let key = number.to_string().into_bytes();
             assert_eq!(get(&store, &key).as_ref(), model.get(&key));
         }
-        // About 80 of 32 KiB are live, and there is room for most.
+        // About 80 records of 32 KiB are live, and most of the puts succeed.
         assert!(refused < 1500, "seed {seed}: {refused} puts found no room");
     });
 }
@@ -326,7 +327,7 @@ fn torn_entries_and_records_are_told_from_whole_ones() {
         assert!(record(&torn).is_err(), "{at}");
     }
     assert!(record(&bytes_of).unwrap().0.is_live());
-    // As it is once it is superseded, and while its place is cleared.
+    // A record has these bytes once it is superseded, and while its place is cleared.
     bytes_of[LIVE..HEAD].fill(0);
     assert!(!record(&bytes_of).unwrap().0.is_live());
 }

@@ -1,4 +1,4 @@
-//! What a client reads, at the moments that a server rarely has.
+//! Reads of a client at moments that are rare with a real server.
 
 use std::future::{Future, pending};
 
@@ -14,7 +14,7 @@ use super::log::{Host, MEMORY};
 use super::store::Store;
 use super::wire::*;
 
-/// Connects a client to the memory of a store whose number of starts was `boot`.
+/// Connects a client to the memory of a store that was started `boot` times.
 async fn meet(host: &Host, mut stream: TcpStream, store: &Store, boot: u64) -> Rdma {
     assert_eq!(stream.read_u8().await.unwrap(), BY_RDMA);
     let builder = Rdma::builder(&host.device).permissions(Access::RDMA_READ);
@@ -35,7 +35,7 @@ async fn client(host: &Host) -> (Client, TcpListener) {
     (client, listener)
 }
 
-/// Gets "key", while the server serves.
+/// Gets "key" while the server runs.
 async fn get(client: &mut Client, server: impl Future<Output = ()>) -> Option<Vec<u8>> {
     tokio::select! {
         got = client.get(b"key") => got.unwrap().map(|value| value.data),
@@ -43,8 +43,8 @@ async fn get(client: &mut Client, server: impl Future<Output = ()>) -> Option<Ve
     }
 }
 
-/// After the log has wrapped, a put appends there before it writes the index; and a value may have
-/// what looks like a record.
+/// After the log has wrapped, a put overwrites an old record before it writes the index, and its
+/// value may contain bytes that look like a record.
 #[test]
 fn what_lies_where_a_record_was_read_before_is_not_taken_for_it() {
     run(async {
@@ -70,7 +70,7 @@ fn what_lies_where_a_record_was_read_before_is_not_taken_for_it() {
     });
 }
 
-/// The server dies after it has sent the export, and the next has cleared the index.
+/// The server dies after it has sent its export, and the next server has cleared the index.
 #[test]
 fn a_key_is_not_absent_because_the_index_is_built_anew() {
     run(async {

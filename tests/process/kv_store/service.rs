@@ -48,7 +48,7 @@ impl Service {
         self.server = Pid::from_raw(pid.parse().unwrap());
     }
 
-    /// Kills the server. The next one listens where it did.
+    /// Kills the server. The next server listens at the same address.
     pub(crate) fn kill_server(&mut self) {
         kill(self.server, Signal::SIGKILL).unwrap();
         let address = self.address.clone();

@@ -1,4 +1,4 @@
-//! Descriptors whose closing takes 20 s, sent to wherever this process reads or closes a socket: no
+//! Descriptors whose closing takes 20 s, sent to each socket that this process reads or closes: no
 //! runtime waits for them.
 
 use std::io::{Read, Write};
@@ -50,7 +50,7 @@ fn a_stranger_who_connects_to_a_service_stops_no_runtime() {
             });
             until("they are thrown", || throws.is_finished()).await;
             let thrown = throws.join().unwrap();
-            // Behind them in the line.
+            // An honest connection behind the strangers in the accept queue.
             let pf0 = function("pf0");
             let both =
                 async { tokio::join!(Channel::builder().connect(&pf0, &name), service.accept()) };
@@ -76,7 +76,7 @@ fn a_service_that_never_accepted_is_dropped_at_once() {
                 let thrown = (0..2).map(|_| {
                     let (mut bomb, raw) = (Bomb::new(), Raw::at(&at).unwrap());
                     bomb.throw(&raw.0, b"x");
-                    // A stranger that has gone leaves what it sent.
+                    // A stranger that disconnects leaves its messages in the socket.
                     bomb
                 });
                 thrown.collect::<Vec<_>>()
@@ -99,7 +99,7 @@ fn a_client_and_a_service_that_throw_at_each_other_stop_no_runtime() {
         run(async {
             let bystander = Bystander::start().await;
             let quiet = bystander.longest();
-            // A client that was greeted: what it sends is read by `recv`.
+            // A client was accepted: `recv` reads its messages.
             let service = service(Channel::builder(), &unique("client"));
             let mut raw = Raw::of_pf0(service.name());
             raw.greet(service.name(), 100);
@@ -111,7 +111,7 @@ fn a_client_and_a_service_that_throw_at_each_other_stop_no_runtime() {
             }
             let received = in_time("a message, or the end", server.recv()).await;
             assert_eq!(received.is_err(), thrown);
-            // A service, to which one connects.
+            // A hostile service, to which this process connects.
             let name = unique("service");
             let listener = listen_at(&name_of(&name));
             let plays = std::thread::spawn(move || {
@@ -128,12 +128,13 @@ fn a_client_and_a_service_that_throw_at_each_other_stop_no_runtime() {
             });
             let channel = Channel::builder().connect(&function("pf0"), &name).await;
             let channel = channel.unwrap();
-            // Its own descriptor goes before this side reads: the last one is in the message.
+            // The sender's own descriptor is closed before this side reads: the last copy is in the
+            // message.
             until("it is thrown", || plays.is_finished()).await;
             let there: (Bomb, UnixStream, bool) = plays.join().unwrap();
             let received = in_time("a message, or the end", channel.recv()).await;
             assert_eq!(received.is_err(), there.2);
-            // What nobody has read goes with its socket.
+            // Unread messages are closed with their socket.
             let mut raw = Raw::of_pf0(service.name());
             raw.greet(service.name(), 100);
             let unread = service.accept().await.unwrap();
@@ -162,7 +163,7 @@ fn a_peer_that_rings_with_a_bomb_stops_no_runtime() {
                     victim.goes_on().await;
                 }
                 if thrown {
-                    // A look at the bell takes it.
+                    // Polling the doorbell reads the bomb.
                     while !is_hung_up(bell) {
                         victim.goes_on().await;
                     }
@@ -174,7 +175,7 @@ fn a_peer_that_rings_with_a_bomb_stops_no_runtime() {
     });
 }
 
-/// A host that throws right behind its greeting, before its guest can refuse anything.
+/// A host that sends bombs right behind its greeting, before its guest can refuse descriptors.
 #[test]
 fn a_host_that_throws_early_stops_no_runtime() {
     const TEST: &str = test_name!(a_host_that_throws_early_stops_no_runtime);
@@ -189,14 +190,14 @@ fn a_host_that_throws_early_stops_no_runtime() {
             let plays = std::thread::spawn(move || {
                 let mut bombs = [Bomb::new(), Bomb::new()];
                 let knocked = host.knocked(&listener);
-                // Before the greeting, which the guest waits for, in the same queue.
+                // Sent on the queue of the greeting, for which the guest waits.
                 let hold = host.welcome(knocked, 1, 0);
                 for bomb in &mut bombs {
                     bomb.throw(hold.bell.as_ref().unwrap(), &[1]);
                 }
                 (bombs, hold)
             });
-            // A bomb that came before the greeting was read makes that one of no honest host.
+            // If a bomb arrives before the greeting was read, the guest rejects the greeting.
             if let Err(error) = victim.rdma.connect(&blob).await {
                 assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
             }
@@ -216,7 +217,7 @@ fn an_owner_that_rings_for_its_event_with_a_bomb_stops_no_runtime() {
     const TEST: &str = test_name!(an_owner_that_rings_for_its_event_with_a_bomb_stops_no_runtime);
     both_ways(TEST, || {
         let mut owner = Endpoint::hostile(true, 1);
-        // A sync event's, and no Rdma's.
+        // The export is that of a sync event instead of an `Rdma`.
         owner.of = EVENT;
         owner.payload = payload(&[]);
         let blob = owner.format();
@@ -224,7 +225,7 @@ fn an_owner_that_rings_for_its_event_with_a_bomb_stops_no_runtime() {
         let plays = std::thread::spawn(move || {
             let knocked = owner.knocked(&listener);
             let page = memfd(PAGE, SEALS);
-            // The counter is in the page, and the number of the import is 1.
+            // The counter is in the page, and the import has the number 1.
             let greeting = owner.greeting_of(&knocked, &[1]);
             send(&knocked.socket, &greeting, &[page.as_raw_fd(); 2]).unwrap();
             (knocked, page)
@@ -255,7 +256,8 @@ fn an_owner_that_rings_for_its_event_with_a_bomb_stops_no_runtime() {
     });
 }
 
-/// What comes in place of memory, and beside it, is closed elsewhere too: a time limit holds.
+/// Descriptors in place of the memory, and beside it, are closed by another thread too: the time
+/// limit holds.
 #[test]
 fn an_exporter_that_answers_with_bombs_keeps_nobody_past_the_limit() {
     const TEST: &str = test_name!(an_exporter_that_answers_with_bombs_keeps_nobody_past_the_limit);
@@ -273,7 +275,8 @@ fn an_exporter_that_answers_with_bombs_keeps_nobody_past_the_limit() {
                     let (request, _) = receive(&socket);
                     let raw: Vec<_> = sockets.iter().map(AsRawFd::as_raw_fd).collect();
                     send(&socket, &blob.grant(&request, 0), &raw).unwrap();
-                    // Unless the importer was faster, it has the last descriptors from now on.
+                    // Unless the importer was faster, it has the last copies of the descriptors
+                    // from now on.
                     drop(sockets);
                 }
             });
@@ -289,7 +292,8 @@ fn an_exporter_that_answers_with_bombs_keeps_nobody_past_the_limit() {
     });
 }
 
-/// A hundred and more descriptors behind one whose closing takes time are not taken at all.
+/// If a descriptor whose closing takes time is followed by a hundred and more, the importer does
+/// not receive those at all.
 #[test]
 fn an_exporter_that_answers_with_a_bomb_and_many_more_uses_up_few_descriptors() {
     const TEST: &str =
@@ -308,12 +312,13 @@ fn an_exporter_that_answers_with_a_bomb_and_many_more_uses_up_few_descriptors() 
             move || {
                 let socket = accept(&listener);
                 let (request, _) = receive(&socket);
-                // As many as a message carries. Two are expected; the next one is lit.
+                // As many descriptors as a message can carry. The importer expects two; the next
+                // one is the bomb.
                 let mut raw = [null.as_raw_fd(); 253];
                 raw[2] = lit.as_raw_fd();
                 send(&socket, &blob.grant(&request, 0), &raw).unwrap();
-                // Unless the importer was faster, it has the last descriptor from now on. If it
-                // was, this close lingers until the bomb is dropped.
+                // Unless the importer was faster, it has the last copy of the descriptor from now
+                // on. If it was faster, this close lingers until the bomb is dropped.
                 std::thread::spawn(move || drop(lit));
                 (null, listener, socket)
             }

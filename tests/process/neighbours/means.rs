@@ -1,4 +1,5 @@
-//! What a hostile neighbour can do: be another user, and send descriptors whose closing takes time.
+//! The tools of a hostile neighbor: being another user, and sending descriptors whose closing takes
+//! time.
 
 use std::io::IoSlice;
 use std::net::{TcpListener, TcpStream};
@@ -17,12 +18,12 @@ use crate::refused::refuse;
 /// How long closing a bomb takes: twice as long as anything else may take here.
 pub(crate) const LINGER: Duration = LIMIT.saturating_mul(2);
 
-/// Runs a story with the way of this kernel, and as on a kernel before Linux 6.16, each in a
-/// process of its own.
+/// Runs `story` as this kernel permits, and again as on a kernel before Linux 6.16, each time in
+/// its own process.
 pub(crate) fn both_ways(test: &str, story: impl FnOnce()) {
     if let Some(way) = role() {
         if way == "taken" {
-            // As a kernel that does not know SO_PASSRIGHTS.
+            // Plays a kernel that does not know SO_PASSRIGHTS.
             refuse(libc::SYS_setsockopt, (2, 83), libc::ENOPROTOOPT);
         }
         return story();
@@ -38,11 +39,11 @@ pub(crate) fn both_ways(test: &str, story: impl FnOnce()) {
     }
 }
 
-/// Has the calling thread be another user's, if root runs the test; the others stay as they are.
+/// Gives the calling thread another user, if root runs the test; other threads keep theirs.
 #[expect(unsafe_code, reason = "glibc would change all threads")]
 pub(crate) fn become_a_stranger(uid: u32) {
     if nix::unistd::geteuid().is_root() {
-        // SAFETY: no pointers.
+        // SAFETY: takes no pointers.
         let done = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
         assert_eq!(done, 0);
     }
@@ -54,10 +55,11 @@ pub(crate) fn is_hung_up(socket: impl AsFd) -> bool {
     poll(&mut polled, PollTimeout::ZERO).unwrap() > 0
 }
 
-/// A TCP socket with unsent data: closing the last descriptor takes as long as it lingers.
+/// A TCP socket with unsent data: closing its last descriptor takes as long as it lingers.
 pub(crate) struct Bomb {
     socket: Option<OwnedFd>,
-    /// The other end, which reads nothing. Once it is closed, so is the first without waiting.
+    /// The other end, which reads nothing. Once it is closed, closing the first end no longer
+    /// waits.
     _there: (TcpListener, TcpStream),
 }
 
@@ -81,7 +83,7 @@ impl Bomb {
         let (there, _) = listener.accept().unwrap();
         setsockopt(&socket, sockopt::SndBuf, &(256 << 10)).unwrap();
         socket.set_nonblocking(true).unwrap();
-        // Until its own buffer is full as well as the other's: then there is something unsent.
+        // Writes until the buffers of both ends are full, so that unsent data is left.
         let mut full = 0;
         while full < 20 {
             match nix::unistd::write(&socket, &[0; 1 << 16]) {
@@ -99,13 +101,13 @@ impl Bomb {
         }
     }
 
-    /// The socket itself. If its descriptor is the last one, closing it takes as long as this bomb
-    /// lives.
+    /// Takes the socket itself. If its descriptor is the last one, closing it takes until this bomb
+    /// is dropped.
     pub(crate) fn take(&mut self) -> OwnedFd {
         self.socket.take().unwrap()
     }
 
-    /// Sends it, and keeps no descriptor. Returns false if the other side refuses descriptors.
+    /// Sends the descriptor, and keeps no copy. Returns false if the receiver refuses descriptors.
     pub(crate) fn throw(&mut self, to: impl AsFd, message: &[u8]) -> bool {
         let raw = [self.socket.as_ref().unwrap().as_raw_fd()];
         let with = [ControlMessage::ScmRights(&raw)];
@@ -124,7 +126,7 @@ impl Bomb {
 }
 
 impl Drop for Bomb {
-    /// The other end first.
+    /// Closes the other end first.
     fn drop(&mut self) {
         let _ =
             nix::sys::socket::shutdown(self._there.1.as_raw_fd(), nix::sys::socket::Shutdown::Both);
@@ -138,8 +140,8 @@ impl Drop for Bomb {
     }
 }
 
-/// An honest connection on the same runtime, and the longest time between two of its messages, in
-/// microseconds.
+/// An honest connection on the same runtime. Records the longest time between two of its messages,
+/// in microseconds.
 pub(crate) struct Bystander(Arc<AtomicU64>, tokio::task::JoinHandle<()>);
 
 impl Bystander {
@@ -161,14 +163,14 @@ impl Bystander {
             }
         });
         let bystander = Bystander(longest, task);
-        // As it is without an attack.
+        // Waits, to measure the gaps without an attack.
         tokio::time::sleep(Duration::from_millis(50)).await;
         bystander
     }
 
-    /// The service went on: its longest gap is nowhere near what the bombs would take.
+    /// Checks that the connection was served: its longest gap is much shorter than a bomb takes.
     pub(crate) async fn went_on(self, quiet: Duration) {
-        // A gap that has not ended yet counts as well.
+        // Counts a gap that has not ended yet as well.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let gap = self.longest();
         eprintln!("longest gap: {quiet:?} before, {gap:?} under attack");

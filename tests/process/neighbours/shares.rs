@@ -1,5 +1,5 @@
-//! What one stranger can use up: descriptors in flight, places in a line, threads; and who is taken
-//! for one's own.
+//! Limits on what one stranger can use up: descriptors in flight, places in an accept queue, and
+//! threads; and which users are trusted.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -24,10 +24,10 @@ use super::means::{become_a_stranger, is_hung_up};
 use crate::forged::rdma::{Endpoint, RECEIVES};
 use crate::forged::{Blob, FAILED, connect, event, listen, receive, send, status};
 
-/// Answers that one user may leave unread.
+/// The number of answers that one user may leave unread.
 const SHARE: usize = 32;
 
-/// Asks so many times as a user, and reads no answer. All have come when it returns.
+/// Sends `count` requests as a user, and reads no answer. Returns once all answers have arrived.
 fn asks(blob: &Blob, uid: u32, count: usize) -> Vec<OwnedFd> {
     let blob = blob.clone();
     let ask = move || {
@@ -44,14 +44,14 @@ fn asks(blob: &Blob, uid: u32, count: usize) -> Vec<OwnedFd> {
     asked
 }
 
-/// Waits until an answer has come.
+/// Waits until an answer has arrived.
 fn is_answered(socket: &OwnedFd) {
     let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
     let limit = PollTimeout::try_from(LIMIT).unwrap();
     assert_eq!(poll(&mut polled, limit), Ok(1), "an answer");
 }
 
-/// What a user does, on a thread of its own.
+/// Runs a closure as another user, on its own thread.
 fn as_user<T: Send + 'static>(uid: u32, does: impl FnOnce() -> T + Send + 'static) -> T {
     programs::assert_root();
     let user = std::thread::spawn(move || {
@@ -61,7 +61,8 @@ fn as_user<T: Send + 'static>(uid: u32, does: impl FnOnce() -> T + Send + 'stati
     user.join().unwrap()
 }
 
-/// How many of these were granted; the others were told why not.
+/// Returns how many of these requests were granted; the others must have been refused with the
+/// reason.
 fn granted(asked: &[OwnedFd]) -> usize {
     let one = |socket: &&OwnedFd| {
         let (answer, with) = receive(socket);
@@ -74,7 +75,7 @@ fn granted(asked: &[OwnedFd]) -> usize {
     asked.iter().filter(one).count()
 }
 
-/// Only root can be several users.
+/// Tests that need root, since only root can act as several users.
 mod needs_root {
     use super::*;
 
@@ -88,15 +89,15 @@ mod needs_root {
         let bytes = mmap.export_dpu(&device).unwrap();
         let blob = Blob::parse(&bytes);
         let unread = asks(&blob, 64_001, 100);
-        // Others have shares of their own, and this user's own processes need none.
+        // Other users have their own shares, and this user's own processes have no limit.
         assert_eq!(granted(&asks(&blob, 64_002, 1)), 1);
         assert_eq!(granted(&asks(&blob, 0, SHARE + 10)), SHARE + 10);
         assert_eq!(granted(&unread), SHARE);
-        // Once they are read, the share is free again.
+        // Once the answers are read, the share is free again.
         block_until("there is room again", || {
             granted(&asks(&blob, 64_001, 1)) == 1
         });
-        // All users together have a share as well, which ends with their connections.
+        // All users together have a limit as well, which is released with their connections.
         let many: Vec<_> = (0..10)
             .map(|user| asks(&blob, 64_010 + user, SHARE))
             .collect();
@@ -109,8 +110,8 @@ mod needs_root {
         });
     }
 
-    /// Until its answer is read, the connection of another user's importer waits. Meanwhile the
-    /// event may have got another importer.
+    /// The connection of another user's importer stays open until its answer is read. Meanwhile the
+    /// event may get another importer.
     #[test]
     #[ignore = "needs root"]
     fn an_importer_that_reads_its_answer_late_disturbs_no_successor() {
@@ -125,7 +126,7 @@ mod needs_root {
                 hear();
             }));
         }
-        // Others of this process use up the shares of strangers.
+        // Other tests of this process would use up the shares of strangers.
         if !alone(TEST) {
             return;
         }
@@ -146,7 +147,7 @@ mod needs_root {
         peer.ends();
     }
 
-    /// An answer that nobody reads keeps its connection, and nothing of the Rdma that it is of.
+    /// An unread answer keeps its connection open, but no resource of the `Rdma` that answered.
     #[test]
     #[ignore = "needs root"]
     fn a_guest_that_does_not_read_its_answer_keeps_nothing_of_its_host() {
@@ -167,13 +168,13 @@ mod needs_root {
         });
         is_answered(&unread);
         drop((rdma, workq));
-        // But for the guest's own end.
+        // Only the guest's own end is left.
         block_until("its host has gone", || descriptors() <= before + 1);
         drop(unread);
     }
 
-    /// A service turns a bounded number of strangers away in one turn, also for a task that Tokio
-    /// gives no budget.
+    /// A service turns away a limited number of strangers per poll, even for a task for which Tokio
+    /// keeps no budget.
     #[test]
     #[ignore = "needs root"]
     fn strangers_in_line_take_one_turn_at_a_time() {
@@ -208,7 +209,8 @@ mod needs_root {
     }
 }
 
-/// Where no user namespace may be made this fails: it is ignored unless it is asked for.
+/// Tests that need user namespaces. They fail where those are forbidden, so they are ignored by
+/// default.
 mod needs_user_namespaces {
     use super::*;
 
@@ -218,7 +220,7 @@ mod needs_user_namespaces {
     fn a_user_without_a_number_is_nobodys_own() {
         const TEST: &str = test_name!(a_user_without_a_number_is_nobodys_own);
         if role().is_some() {
-            // As a stranger without a number sees it, who would have the same one.
+            // The user id here equals that of any stranger whose id is unmapped.
             return run(async {
                 let (name, pf0) = (unique("nobody"), function("pf0"));
                 let uid = nix::unistd::geteuid().as_raw().to_string();
@@ -239,7 +241,7 @@ mod needs_user_namespaces {
         }
         let mut nobody = Peer::start_with(TEST, "nobody", |command| {
             let enter = || unshare(CloneFlags::CLONE_NEWUSER).map_err(Into::into);
-            // SAFETY: one system call, which is allowed between fork and exec.
+            // SAFETY: makes one system call, which is allowed between fork and exec.
             unsafe { command.pre_exec(enter) };
         });
         assert_eq!(nobody.hear(), "nobody's");
@@ -247,7 +249,8 @@ mod needs_user_namespaces {
     }
 }
 
-/// Fills the line of a listener with connections that nobody holds any more.
+/// Fills the accept queue of a listener with connections whose sockets are closed. Returns their
+/// number.
 fn fill(name: &str) -> usize {
     let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
     for count in 0.. {
@@ -327,7 +330,7 @@ fn imports_under_way_take_a_bounded_number_of_threads() {
     let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
     let access = Access::DPU_READ_WRITE.bits();
     let blob = Blob::forged(&crate::forged::name(), access, 4096);
-    // It takes connections, and never answers.
+    // The listener accepts connections, and never answers.
     let listener = listen(&blob.name);
     let dpu = Soft::builder().view(View::Dpu).build().open("p0").unwrap();
     run(async {
@@ -339,7 +342,7 @@ fn imports_under_way_take_a_bounded_number_of_threads() {
         }
         let most = threads();
         assert!(most <= before + 64 + 2, "{most} threads, {before} before");
-        // Each ends, those that no thread was free for as well.
+        // Each import completes, including those for which no thread was free.
         drop(listener);
         for import in imports {
             let error = in_time("an end", import).await.unwrap_err();
@@ -349,7 +352,7 @@ fn imports_under_way_take_a_bounded_number_of_threads() {
     });
 }
 
-/// Two processes share a folder: whoever comes and goes takes nobody's path.
+/// Two processes share a folder: neither takes or removes a path of the other.
 #[test]
 fn processes_that_share_a_folder_keep_their_paths() {
     const TEST: &str = test_name!(processes_that_share_a_folder_keep_their_paths);
