@@ -1,5 +1,5 @@
-//! Jobs of a provider's own kinds: what is refused before the device is asked, what is leased, and
-//! what becomes of an Op that is dropped or forgotten.
+//! Jobs of a provider's own kinds: what is refused before the device sees it, which memory is
+//! leased, and what happens when an `Op` is dropped or forgotten.
 
 use outside_provider::{ECHO, FILL, Outside, Sin, XOR};
 use support::*;
@@ -11,7 +11,7 @@ use tokio_doca::{
     mem::{Access, BufChain},
 };
 
-/// The device, memory, and contexts of both kinds on a WorkQ.
+/// The device, its memory, and a WorkQ with contexts of both kinds.
 struct Bench {
     outside: Outside,
     device: Device,
@@ -50,7 +50,7 @@ impl Bench {
     }
 }
 
-/// In both modes, on a runtime.
+/// Runs `story` on a runtime in each mode.
 fn each_mode(story: impl AsyncFn(&Bench)) {
     for mode in modes() {
         eprintln!("{mode:?}");
@@ -77,13 +77,13 @@ fn a_call_reads_its_source_appends_to_its_destination_and_answers() {
         assert_eq!(accel.call(xor(1).src(&src).dst(&dst)).await, Ok(3));
         assert_eq!(bytes(&dst), b"x`cb");
         assert_eq!(bytes(&src), b"abc");
-        // Without a source all of the tailroom is the device's to write.
+        // A job without a source may write all of the tailroom.
         dst.set_data(4000, 90).unwrap();
         let fill = AccelCall::new(FILL).arg(7);
         assert_eq!(accel.call(fill.dst(&dst)).await, Ok(6));
         assert_eq!(rooms(&dst), (4000, 96, 0));
         assert_eq!(bytes(&dst)[90..], [7; 6]);
-        // Without a destination the answer is any number; without operands as well.
+        // A job without a destination, or without any operands, may return any number.
         let big = AccelCall::new(ECHO).arg(u64::MAX);
         assert_eq!(accel.call(big.clone().src(&src)).await, Ok(u64::MAX));
         assert_eq!(accel.call(big).await, Ok(u64::MAX));
@@ -132,7 +132,7 @@ fn chains_are_gathered_and_scattered() {
 fn an_unknown_opcode_is_refused_before_anything_is_leased() {
     each_mode(async |bench| {
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
-        // Whoever has them: a Lease would be InUse.
+        // The guards make any lease fail with `InUse`, so another error comes before the leases.
         let (_writing, _reading) = (src.data_mut().unwrap(), dst.data().unwrap());
         let call = AccelCall::new(0xbad).src(&src).dst(&dst);
         let error = bench.accel.call(call.clone()).await.unwrap_err();
@@ -173,7 +173,7 @@ fn what_is_wrong_with_the_operands_is_said() {
         let guard = src.data_mut().unwrap();
         is(call(&src, &dst).await, InUse, Reason::SourceInUse);
         drop(guard);
-        // What somebody is about to fill is in use, and not empty.
+        // An empty Buf with a write guard is reported as in use, and not as empty.
         let empty = bench.empty();
         let guard = empty.data_mut().unwrap();
         is(call(&empty, &dst).await, InUse, Reason::SourceInUse);
@@ -236,7 +236,7 @@ fn both_sides_are_leased_while_a_dropped_call_goes_on() {
         drop(src.data().unwrap());
         refused(dst.data(), ErrorKind::InUse);
         drop(hold);
-        // The device goes in order, and who looks for this one finds the other.
+        // The device works in order, and reaping this job finds the orphan too.
         assert_eq!(bench.accel.call(AccelCall::new(ECHO)).await, Ok(0));
         until("the orphan's Slot is free", || bench.workq.in_flight() == 0).await;
         assert_eq!(bytes(&dst), b"`cb");
@@ -255,7 +255,7 @@ fn a_forgotten_call_keeps_its_memory_and_its_slot() {
         std::mem::forget(call);
         refused(dst.data(), ErrorKind::InUse);
         drop(hold);
-        // Too long to be done inline: the device does it after the other one.
+        // This job is too long to run inline, so the device runs it after the other one.
         let (more, other) = (bench.filled(&[b'd'; 65]), bench.empty());
         let after = bench.accel.call(xor(1).src(&more).dst(&other)).await;
         assert_eq!(after, Ok(65));

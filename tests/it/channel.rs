@@ -1,5 +1,5 @@
-//! Channels between a host and its DPU: who meets whom, messages and their bounds, ends, and what a
-//! drop does.
+//! Channels between a host and its DPU: which sides can connect, messages and their limits, how
+//! channels end, and what a drop does.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -115,7 +115,7 @@ fn a_sub_function_of_the_dpu_and_its_representor_meet_as_well() {
         let (client, server) = tokio::join!(builder().connect(&sf, &name), service.accept());
         client.unwrap().send(b"hello").await.unwrap();
         assert_eq!(server.unwrap().recv().await.unwrap(), "hello");
-        // A port has representors, and is none's function.
+        // A port has representors, but is not the function of any.
         let port = dpu.open("p1").unwrap();
         is(
             builder().connect(&port, &name).await,
@@ -133,14 +133,14 @@ fn a_client_without_a_service_is_told_so_and_a_name_is_given_once() {
         let first = service(builder(), &name);
         let again = builder().listen(&representor("hpf0"), &name);
         assert!(is(again, ErrorKind::AlreadyExist).contains(&name));
-        // Of another function it is another name.
+        // The same name at another function is a different service.
         let other = builder().listen(&representor("hpf1"), &name);
         drop((first, other.unwrap()));
         is(
             builder().connect(&pf0, &name).await,
             ErrorKind::ConnectionAborted,
         );
-        // A function that is gone has no services.
+        // A function that was removed has no services.
         let dpu = Soft::builder().view(View::Dpu).build();
         let device = dpu.open("p0").unwrap();
         let hpf0 = Representor::open(&device, "hpf0").unwrap();
@@ -157,7 +157,7 @@ fn a_service_that_starts_again_has_its_name_and_the_old_channels_go_on() {
         let first = service(builder(), &name);
         let (old, server) = tokio::join!(builder().connect(&pf0, &name), first.accept());
         let (old, server) = (old.unwrap(), server.unwrap());
-        // Who waits to be greeted is told.
+        // A client that waits to be greeted gets an error.
         let mut late = pin!(builder().connect(&pf0, &name));
         poll_pending(late.as_mut());
         drop(first);
@@ -173,7 +173,7 @@ fn a_service_that_starts_again_has_its_name_and_the_old_channels_go_on() {
     });
 }
 
-/// Sends until the queue is full: how many went.
+/// Sends until the queue is full, and returns the number of messages sent.
 fn fill(channel: &Channel, len: usize) -> usize {
     let mut sent = 0;
     loop {
@@ -196,7 +196,7 @@ fn a_peer_that_does_not_read_makes_send_wait_and_then_gets_all_of_it() {
             assert!(sent > queue && sent < 100_000, "{sent}");
             assert_eq!(client.stats().sends_in_flight, queue);
             assert_eq!(client.stats().sent_messages, sent as u64);
-            // Several that wait get their turn in order.
+            // Sends that wait are served in order.
             let waits = async {
                 for more in 0..3 {
                     client
@@ -256,12 +256,12 @@ fn a_receive_that_was_dropped_loses_nothing_of_a_message_that_came_in_part() {
             {
                 let mut recv = pin!(server.recv());
                 if poll(recv.as_mut()).is_ready() {
-                    // It was whole before this byte.
+                    // The first message was complete before this byte.
                     assert_eq!(server.stats().received_messages, 1);
                 }
             }
             raw.0.write_all(&[*byte]).unwrap();
-            // The runtime hears of it.
+            // Lets the runtime notice the new data.
             tokio::task::yield_now().await;
         }
         assert_eq!(
@@ -298,7 +298,7 @@ fn receives_that_wait_get_messages_in_their_order() {
     });
 }
 
-/// As the branches of `select!`s whose other branches work now.
+/// The idle receives stand for branches of a `select!` that is busy with another branch.
 #[test]
 fn receives_that_nobody_polls_stop_nobody() {
     run(async {
@@ -319,7 +319,8 @@ fn receives_that_nobody_polls_stop_nobody() {
         let third = in_time("one of them", idle.remove(1)).await;
         assert_eq!(third.unwrap(), "third");
         client.send(b"fourth").await.unwrap();
-        // All of them were notified: the first call that does not wait lets them pass.
+        // All idle receives were notified; the first non-blocking call may take the message
+        // instead.
         until("a message", || {
             server.try_recv().is_ok_and(|it| it == "fourth")
         })
@@ -366,7 +367,7 @@ fn sends_that_nobody_polls_stop_nobody() {
     });
 }
 
-/// Sends messages until some wait for the peer to read, and there are places for others.
+/// Sends messages until some of them wait for the peer to read, while the queue has space for more.
 async fn fill_in_part(channel: &Channel) -> usize {
     let mut sent = 0;
     while channel.stats().sends_in_flight < 2 {
@@ -376,7 +377,8 @@ async fn fill_in_part(channel: &Channel) -> usize {
     sent
 }
 
-/// The peer does not read: what is polled, kept or dropped before them holds up no sends.
+/// The peer does not read. Neither a pending flush nor a dropped disconnect in front of a send
+/// delays it.
 #[test]
 fn a_flush_and_a_dropped_disconnect_hold_up_no_sends() {
     run(async {
@@ -419,8 +421,8 @@ fn sends_keep_their_order_though_the_budget_is_spent() {
     });
 }
 
-/// Of several threads, with receives and sends that are dropped amid their wait: each message is
-/// received, and nothing sleeps while there is something.
+/// Several threads receive and send, and drop futures that wait: each message is received, and no
+/// task sleeps while there is a message.
 #[test]
 fn a_storm_of_receives_and_sends_loses_no_message() {
     const ALL: usize = 6000;
@@ -459,7 +461,7 @@ fn a_storm_of_receives_and_sends_loses_no_message() {
                 let message = vec![1; sent * 797 % 4000];
                 let mut send = pin!(client.send(&message));
                 if sent % 7 == 0 {
-                    // Dropped amid its wait, if it has to wait, and begun anew.
+                    // Drops the send if it must wait, and starts it again.
                     if let Some(done) = send.as_mut().now_or_never() {
                         done.unwrap();
                         continue;
@@ -483,7 +485,8 @@ fn a_storm_of_receives_and_sends_loses_no_message() {
     });
 }
 
-/// A place that becomes free belongs to who waited first, also against a call that comes just then.
+/// A queue entry that becomes free belongs to the longest waiting send, even if another call
+/// arrives just then.
 #[test]
 fn sends_that_wait_are_sent_in_their_order() {
     run(async {
@@ -532,7 +535,7 @@ fn a_peer_that_does_not_read_is_thrown_out() {
         in_time("the end", disconnect).await;
         is(late.await.unwrap(), ErrorKind::NotConnected);
         is(client.try_send(b"x"), ErrorKind::NotConnected);
-        // Some of it was written, and maybe a part of a message.
+        // The peer has received some messages, and perhaps a part of the next one.
         let mut read = 0;
         let error = loop {
             match in_time("a message", server.recv()).await {
@@ -562,7 +565,7 @@ fn a_subscriber_that_hears_of_the_end_may_receive() {
                     in_time("the end", server.recv()).await,
                     ErrorKind::ConnectionReset,
                 ),
-                // It has come by now, since both are on one machine.
+                // The end has arrived by now, since both sides are on the same machine.
                 false => is(server.try_recv(), ErrorKind::ConnectionReset),
             };
             drop(guard);
@@ -578,7 +581,7 @@ fn disconnecting_writes_what_was_sent_and_ends_both_sides() {
         let sent = fill(&client, 4080);
         let mut disconnect = pin!(client.disconnect());
         poll_pending(disconnect.as_mut());
-        // What is sent behind it finds no connection.
+        // A send behind the disconnect finds no connection.
         let late = client.clone();
         let late = tokio::spawn(async move { late.send(b"late").await });
         let reads = async {
@@ -601,14 +604,14 @@ fn disconnecting_writes_what_was_sent_and_ends_both_sides() {
             client.disconnect().await;
             server.disconnect().await;
         }
-        // What had come and was not received is gone with it, on the side that ended it.
+        // The side that disconnects loses the messages that it has not received yet.
         let (client, server) = pair().await;
         server.send(b"first").await.unwrap();
         server.send(b"second").await.unwrap();
         assert_eq!(client.recv().await.unwrap(), "first");
         client.disconnect().await;
         is(client.recv().await, ErrorKind::NotConnected);
-        // Who waits is told, on either side.
+        // Calls that wait fail, on either side.
         let (client, server) = pair().await;
         let waits = [client.clone(), server.clone()]
             .map(|channel| tokio::spawn(async move { channel.recv().await.unwrap_err().kind() }));
@@ -638,7 +641,7 @@ fn the_last_handle_ends_it_when_all_is_written_and_what_came_can_still_be_read()
         }
         is(server.recv().await, ErrorKind::ConnectionReset);
 
-        // A send that fails does not hide what the peer said before.
+        // A failed send does not hide the messages that the peer sent before.
         let (client, server) = pair().await;
         client.send(b"goodbye").await.unwrap();
         drop(client);
@@ -677,7 +680,8 @@ fn a_service_knows_its_peers_and_takes_no_more_than_it_was_built_for() {
             }
         };
         is(in_time("the refusal", full).await, ErrorKind::Full);
-        // The service's handle is dropped, or the client has gone and it was noticed.
+        // A place becomes free when the service drops its handle, or notices that the client has
+        // gone.
         pairs.remove(1);
         let (fourth, server) = tokio::join!(builder().connect(&pf0, &name), accept);
         fourth.unwrap().send(b"hello").await.unwrap();
@@ -739,7 +743,7 @@ fn an_accept_that_was_dropped_loses_no_client() {
         let service = service(builder(), &name);
         let mut connect = pin!(builder().connect(&pf0, &name));
         poll_pending(connect.as_mut());
-        // It comes up to the listener, and is greeted in the next turns.
+        // The client reaches the listener, and is greeted in later turns of the runtime.
         for _ in 0..3 {
             let mut accept = pin!(service.accept());
             if poll(accept.as_mut()).is_ready() {
@@ -751,7 +755,7 @@ fn an_accept_that_was_dropped_loses_no_client() {
     });
 }
 
-/// As with a `TcpListener`.
+/// Two tasks wait in `accept` and only one is polled: it gets the client, as with a `TcpListener`.
 #[test]
 fn of_two_tasks_in_accept_one_that_is_polled_gets_the_client() {
     run(async {
@@ -806,7 +810,7 @@ fn by_tcp_the_same_is_had_at_an_address() {
         drop(server);
         assert_eq!(client.recv().await.unwrap(), "bye");
         is(client.recv().await, ErrorKind::ConnectionReset);
-        // Another name at the same address is another service, which is not there.
+        // Another name at the same address is a different service, which does not exist.
         let other = builder().connect_tcp(&pf0, addr, "another");
         let refused = tokio::select! {
             refused = other => refused,
@@ -819,7 +823,7 @@ fn by_tcp_the_same_is_had_at_an_address() {
     });
 }
 
-/// What the contract answers for a provider that has written nothing of representors and Channels.
+/// The provider implements neither representors nor Channels, so the contract's defaults apply.
 #[test]
 fn a_device_without_representors_says_so_and_its_channels_go_by_tcp() {
     let (_keep, device) = loopback::Loopback::device(true);
@@ -868,7 +872,7 @@ fn sizes_and_names_that_there_are_not_are_refused() {
             let tcp = builder().listen_tcp(&pf0, anywhere(), name).await;
             is(tcp, ErrorKind::InvalidValue);
         }
-        // The longest name, in bytes that are not ASCII, on the longest function name.
+        // The longest possible name, in bytes that are not ASCII, on the longest function name.
         let name = "é".repeat(16);
         let longest = "abcdefghijklmno";
         let function = tokio_doca::soft::Function::vf(longest, "0f:00.0".parse().unwrap());
@@ -896,7 +900,8 @@ fn without_a_runtime_it_is_a_bad_state_and_with_one_that_ended_it_is_over() {
     is(builder().listen(&hpf0, &name), ErrorKind::BadState);
     let connect = || futures::executor::block_on(builder().connect(&pf0, &name));
     is(connect(), ErrorKind::BadState);
-    // Both ends on a runtime that goes while one has more to send than the socket takes.
+    // Both ends are on a runtime that ends while one side has more messages than the socket
+    // accepts.
     let gone = runtime();
     let (client, server) = gone.block_on(pair());
     let sent = gone.block_on(async { fill(&client, 4080) });
@@ -922,7 +927,8 @@ fn a_channel_whose_runtime_ended_while_it_was_idle_blocks_nobody() {
     let gone = runtime();
     let (client, server) = gone.block_on(pair());
     drop(gone);
-    // What the socket does not take any more would be a task's, of a runtime that drops it at once.
+    // Messages that the socket does not accept would be written by a task, which the ended runtime
+    // drops at once.
     let filled = std::thread::spawn(move || {
         let mut end = Ok(());
         while end.is_ok() {

@@ -1,5 +1,5 @@
-//! Messages that a Channel has taken and the socket has not: the tasks that write them, and how a
-//! program waits for that.
+//! Messages that a Channel has accepted and the socket has not: the tasks that write them, and how
+//! a program waits for them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ fn queue(messages: usize) -> tokio_doca::channel::ChannelBuilder {
     Channel::builder().send_queue_size(messages)
 }
 
-/// Sends until the queue is full. The socket is full then too: returns how many it took.
+/// Sends until both the queue and the socket are full. Returns the number of messages sent.
 fn fill(channel: &Channel) -> usize {
     let mut sent = 0;
     loop {
@@ -35,8 +35,9 @@ fn fill(channel: &Channel) -> usize {
     }
 }
 
-/// The waker of a disconnect runs when the writing task has handed its duty back, and before that
-/// task is dropped. Here it drops the disconnect, and sends so much that the next task begins.
+/// The waker of a disconnect runs after the writing task has finished its work, and before that
+/// task is dropped. Here the waker drops the disconnect, and sends enough messages for a new
+/// writing task to start.
 #[test]
 fn a_task_that_is_done_does_not_end_the_connection_under_the_next_one() {
     run(async {
@@ -85,7 +86,7 @@ fn a_flush_waits_until_the_socket_has_taken_all_that_was_sent() {
         let mut flush = Box::pin(client.flush());
         poll_pending(flush.as_mut());
         assert_eq!(client.try_send(b"").unwrap_err().kind(), ErrorKind::Again);
-        // A flush that is dropped holds up nobody.
+        // A flush that is dropped delays no other flush.
         poll_pending(Box::pin(client.flush()).as_mut());
         let read = async {
             for _ in 0..sent {
@@ -120,7 +121,7 @@ fn a_flush_fails_with_its_connection() {
     });
 }
 
-/// The sender's runtime ends as soon as the flush is done; the reader begins after that.
+/// The sender's runtime ends once the flush is done; the reader starts after that.
 #[test]
 fn messages_that_were_flushed_arrive_after_the_runtime_of_the_sender_has_ended() {
     run(async {
@@ -138,7 +139,7 @@ fn messages_that_were_flushed_arrive_after_the_runtime_of_the_sender_has_ended()
             })
         });
         let server = service.accept().await.unwrap();
-        // Enough is read for the rest to go into the socket.
+        // Reads enough for the remaining messages to fit into the socket.
         let sent = start.await.unwrap();
         let mut received = 0;
         while !thread.is_finished() && received < sent {

@@ -1,5 +1,5 @@
-//! The contract suite, run on the software device and on devices of the tests; `verbs` runs it on
-//! the provider of adapters.
+//! The contract suite, run on the software device and on devices of the tests; `tests/verbs` runs
+//! it on the adapter provider.
 #![expect(unsafe_code, reason = "a device says less of itself")]
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ fn soft_inline_keeps_the_contract() {
     contract::dma(&Soft::builder().build().open("pf0").unwrap());
 }
 
-/// The two sides of the card.
+/// Returns the devices of both sides of the card.
 fn host_and_dpu(dpu: SoftBuilder) -> (Device, Soft) {
     let host = Soft::builder().build().open("pf0").unwrap();
     (host, dpu.view(View::Dpu).build())
@@ -50,12 +50,12 @@ fn soft_gathers_and_scatters_imported_memory_by_the_contract() {
     }
 }
 
-/// A queue that checks the first import of a copy alone: to the device, all others are registered
-/// memory.
+/// A queue that checks the registration of only the first import in a copy, and passes all other
+/// memory to the device as registered.
 struct FirstImportAlone(Arc<dyn Queue>);
 
-// SAFETY: the inner queue does each job. It reaches the same bytes, which are mapped here and
-// leased to the caller.
+// SAFETY: the inner queue runs each job on the same bytes, which are mapped here and leased to the
+// caller.
 unsafe impl Submit for FirstImportAlone {
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
         let Job::Copy(&CopyJob { src, dst, len }) = job else {
@@ -67,7 +67,7 @@ unsafe impl Submit for FirstImportAlone {
                 let key = segment.key();
                 first = if first == 0 { key } else { first };
                 let key = if key == first { key } else { 0 };
-                // SAFETY: the same bytes. The device reaches those of an import without a key too.
+                // SAFETY: the same bytes. The device accesses imported memory without a key too.
                 unsafe { Segment::new(segment.addr(), segment.len(), key) }
             };
             list.as_slice().iter().map(checked).collect()
@@ -76,12 +76,12 @@ unsafe impl Submit for FirstImportAlone {
         // SAFETY: the lists outlive the call, which keeps nothing of them.
         let [src, dst] = lists.each_ref().map(|list| unsafe { Segments::list(list) });
         let job = CopyJob { src, dst, len };
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `try_inline`.
         unsafe { self.0.try_inline(Job::Copy(&job)) }
     }
 
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `submit`.
         unsafe { self.0.submit(jobs) }
     }
 }
@@ -89,7 +89,7 @@ unsafe impl Submit for FirstImportAlone {
 // SAFETY: the inner queue keeps the duties.
 unsafe impl Queue for FirstImportAlone {
     unsafe fn reap(&self, out: &mut [Completion]) -> usize {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `reap`.
         unsafe { self.0.reap(out) }
     }
 
@@ -98,14 +98,14 @@ unsafe impl Queue for FirstImportAlone {
     }
 
     unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `retire`.
         unsafe { self.0.retire(keep, outstanding) }
     }
 }
 
 struct ChecksFirstImportAlone(Device);
 
-// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
+// SAFETY: the inner device keeps the adapter duties; each queue wraps a new queue of it.
 unsafe impl Adapter for ChecksFirstImportAlone {
     fn info(&self) -> &DevInfo {
         self.0.info()
@@ -186,7 +186,7 @@ fn soft_with_the_limits_of_an_adapter_hashes_by_the_contract() {
     for limits in [tiny, small, polled, Limits::bluefield3()] {
         let soft = Soft::builder().limits(limits).defer(true).build();
         let device = soft.open("pf0").unwrap();
-        // The longest digest, and the longest blocks.
+        // The algorithm with the longest digest and the longest blocks.
         contract::all(Subject::sha(&device, Algorithm::Sha512));
         contract::all(Subject::sha_parts(&device, Algorithm::Sha512));
     }
@@ -237,8 +237,8 @@ fn a_loopback_device_keeps_the_contract_of_remote_operations() {
     }
 }
 
-/// Without what not every adapter has: no lists, no atomics, no immediate of a write, and short
-/// queues.
+/// The device lacks features that are optional for adapters: it has no lists, no atomics and no
+/// writes with immediates, and its queues are short.
 #[test]
 fn a_device_is_asked_for_the_remote_operations_that_it_declares_alone() {
     let mut caps = RdmaCaps::new(8 << 10, 2, 1);
@@ -257,9 +257,9 @@ fn soft_never_sees_a_refused_operation() {
     }
 }
 
-/// The checks of a self-test whose verdict is as wanted, as `subject: check`.
+/// Returns the checks of a self-test whose verdict is wanted, as `subject: check`.
 fn verdicts(device: &Device, wanted: fn(&Verdict) -> bool) -> Vec<String> {
-    // A time that no sum may overflow.
+    // A deadline that overflows if it is added to a time.
     let mut test = selftest(device).deadline(Duration::MAX);
     let tried = test.len();
     let mut outcomes = Vec::new();
@@ -304,9 +304,10 @@ fn a_self_test_tells_what_a_device_says_that_it_lacks() {
     );
 }
 
-/// What the crate's other provider has, on the adapter that DOCA_VERBS_DEVICE names.
+/// Runs a check on the adapter that DOCA_VERBS_DEVICE names.
 fn on_the_adapter(check: impl FnOnce(&Device)) {
-    // There is one, and the suite counts its Jobs.
+    // There is only one adapter, and the suite counts its jobs, so tests use it one after the
+    // other.
     static ONE: Mutex<()> = Mutex::new(());
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     check(&required_adapter());
@@ -345,10 +346,10 @@ fn the_adapter_under_test_fails_no_check_of_a_self_test() {
     });
 }
 
-/// A device that says less of itself: SHA-1 alone, and no sessions.
+/// A device that declares fewer capabilities than it has: only SHA-1, and no sessions.
 struct Sha1Alone(Device, DevInfo);
 
-// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
+// SAFETY: the inner device keeps the adapter duties; each queue is a new queue of it.
 unsafe impl Adapter for Sha1Alone {
     fn info(&self) -> &DevInfo {
         &self.1
@@ -395,8 +396,7 @@ fn soft_never_sees_a_refused_job() {
     }
 }
 
-/// A current-thread runtime with timers, a WorkQ in event mode, and what it takes to copy on a
-/// device.
+/// A current-thread runtime with timers, an event-driven WorkQ, and memory for copies.
 struct Copies {
     runtime: tokio::runtime::Runtime,
     workq: WorkQ,
@@ -432,14 +432,14 @@ impl Copies {
         (src, dst)
     }
 
-    /// Awaits it on the runtime; a wake-up that is lost is an error.
+    /// Awaits the future on the runtime; a lost wake-up is an error.
     fn within<F: Future>(&self, future: F) -> Result<F::Output, tokio::time::error::Elapsed> {
         self.runtime
             .block_on(async { tokio::time::timeout(LIMIT, future).await })
     }
 }
 
-/// Polls a condition of the device's, without touching the WorkQ.
+/// Polls a condition of the device without touching the WorkQ.
 fn wait_until(mut condition: impl FnMut() -> bool) {
     let end = std::time::Instant::now() + LIMIT;
     while !condition() {
@@ -448,8 +448,8 @@ fn wait_until(mut condition: impl FnMut() -> bool) {
     }
 }
 
-// It must be tried again by itself though a Slot is taken: that of a Job that is over, but whose Op
-// nobody polls.
+// The refused copy must be retried by itself, although a slot is occupied by a completed job whose
+// `Op` is not polled.
 #[test]
 fn a_copy_that_the_device_refused_does_not_wait_for_an_op_that_nobody_polls() {
     let soft = Soft::builder().defer(true).build();
@@ -465,7 +465,7 @@ fn a_copy_that_the_device_refused_does_not_wait_for_an_op_that_nobody_polls() {
     for _ in 0..4 {
         soft.faults().push(Fault::QueueFull);
     }
-    // The first is over, and is awaited later.
+    // The first copy has completed, and is awaited later.
     assert_eq!(
         copies.within(dma.copy(&c, &d)),
         Ok(Ok(1000)),

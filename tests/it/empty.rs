@@ -1,5 +1,4 @@
-//! Operations on no bytes: an empty length takes the same path as any other, whichever way an
-//! operand comes to have it.
+//! Operations on no bytes behave like any other, however an operand comes to be empty.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -16,7 +15,7 @@ use tokio_doca::{
     sha::{Algorithm, Sha},
 };
 
-/// What was asked for and what came, of all that is not as it should be.
+/// Collects the results that differ from what was expected.
 #[derive(Default)]
 struct Table(RefCell<Vec<String>>);
 
@@ -33,7 +32,7 @@ impl Table {
         }
     }
 
-    /// Whether there is such a range, and how long it is.
+    /// Expects that this range exists, and is empty.
     fn range<T>(&self, what: &str, got: Result<T, impl Into<Error>>, len: fn(&T) -> usize) {
         match got.map_err(Into::into) {
             Ok(got) => self.is(what, Ok(len(&got)), 0),
@@ -51,7 +50,7 @@ impl Drop for Table {
     }
 }
 
-/// A chain of Bufs without data, or without tailroom.
+/// Returns a chain of Bufs without data, or without tailroom.
 fn chain(of: &[&Buf]) -> BufChain {
     let chain = BufChain::with_capacity(of.len());
     for &buf in of {
@@ -60,7 +59,7 @@ fn chain(of: &[&Buf]) -> BufChain {
     chain
 }
 
-/// Everything that has nothing to be read.
+/// All kinds of sources that have no data.
 struct Sources {
     buf: Buf,
     behind: Buf,
@@ -86,7 +85,7 @@ impl Sources {
     }
 }
 
-/// Calls a body for each source, by a name.
+/// Runs a body for each source, with its name.
 macro_rules! each_source {
     ($sources:expr, |$name:ident, $source:ident| $body:block) => {{
         let sources = &$sources;
@@ -137,7 +136,7 @@ fn a_range_may_be_empty() {
     });
 }
 
-/// A range of no bytes has none in common with any other.
+/// A range of no bytes overlaps with no other range.
 #[test]
 fn an_empty_range_is_in_nobodys_way() {
     each_of(&configs()[..1], async |bench| {
@@ -166,7 +165,8 @@ fn an_empty_range_is_in_nobodys_way() {
             Reason::TailroomTooSmall
         );
         drop(whole);
-        // It does not keep a pool from the range, nor does the pool keep it away.
+        // An empty Buf does not prevent a pool from claiming the range, nor does the pool prevent
+        // empty Bufs in it.
         let pool = tokio_doca::BufPool::builder(&mmap).build().unwrap();
         assert!(inventory.buf(&mmap, 9..9).unwrap().data_mut().is_ok());
         drop((pool, none, other));
@@ -211,7 +211,7 @@ fn a_copy_of_no_bytes_copies_none() {
     });
 }
 
-/// One Buf of no bytes is both sides of a job, and stands in a list several times.
+/// A Buf of no bytes is on both sides of a job, and occurs in a list several times.
 #[test]
 fn no_bytes_conflict_with_themselves() {
     let table = Table::default();
@@ -238,7 +238,7 @@ fn no_bytes_conflict_with_themselves() {
     });
 }
 
-/// It takes a Slot like any other, and is submitted when one is free.
+/// A copy of no bytes takes a slot like any other, and is submitted once one is free.
 #[test]
 fn a_copy_of_no_bytes_waits_its_turn() {
     each(async |bench| {

@@ -1,4 +1,4 @@
-//! Errors by themselves: what they say, and how they turn into those of others.
+//! Errors: their texts, and their conversions to other error types.
 
 use support::loopback::Loopback;
 use support::{Bench, configs, each, mentions, run};
@@ -12,7 +12,7 @@ use tokio_doca::{
     sync_event::{Location, SyncEvent},
 };
 
-/// Everything that a peer may do.
+/// All access flags that a peer may have.
 const ALL: Access = Access::LOCAL_READ_WRITE
     .union(Access::DPU_READ_WRITE)
     .union(Access::RDMA_READ)
@@ -48,7 +48,7 @@ impl Card {
     }
 }
 
-/// The error begins with the call, names it once, and has one call and no other.
+/// Checks that the error starts with the name of the call, and names no other call.
 #[track_caller]
 fn names<T>(call: &str, result: Result<T, Error>) -> String {
     let text = result.err().expect("it is refused").to_string();
@@ -87,11 +87,11 @@ fn an_error_names_the_public_call_also_where_the_device_is_what_failed() {
             "SyncEvent::from_export",
             SyncEvent::from_export(dpu, garbage).wait(),
         );
-        // A provider that names a call of its own.
+        // This provider's error names a call of its own.
         let loopback = Loopback::device(true).1;
         let imported = RemoteMmap::from_export(&loopback, garbage);
         names("RemoteMmap::from_export", imported.await);
-        // The default of a device that has none.
+        // The default error for a device without sync events.
         names(
             "SyncEvent::from_export",
             SyncEvent::from_export(host, garbage).await,
@@ -107,7 +107,7 @@ fn an_error_names_the_public_call_also_where_the_device_is_what_failed() {
         };
         let (shaken, ()) = tokio::join!(card.rdma.handshake(&mut here), peer);
         names("Rdma::handshake", shaken);
-        // Memory that is in no memfd.
+        // Memory that is not in a memfd.
         let owned = Mmap::builder()
             .device(host)
             .access(ALL)
@@ -231,7 +231,7 @@ fn a_blob_of_another_kind_says_what_it_is_of_and_which_call_takes_it() {
             ];
             for ((takes, tried), result) in calls.iter().zip(results) {
                 if *tried == call {
-                    // Its own kind is at least read.
+                    // A blob of the right kind is at least parsed.
                     let text = result.err().map(|error| error.to_string());
                     assert!(!text.is_some_and(|text| text.contains("this blob is of")));
                     continue;
@@ -281,7 +281,7 @@ fn a_range_that_is_empty_one_that_is_reversed_and_one_out_of_bounds_are_told_apa
         nix::unistd::ftruncate(&memfd, 4096).unwrap();
         memfd
     };
-    // Of a Buf there are 100 bytes, and of everything else 4096.
+    // The Buf has 100 bytes of data, and everything else has 4096.
     let texts = |start: usize, end: usize| {
         let (inventory, device) = (BufInventory::with_capacity(1), &bench.device);
         [
@@ -303,7 +303,7 @@ fn a_range_that_is_empty_one_that_is_reversed_and_one_out_of_bounds_are_told_apa
     };
     #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
     let (empty, reversed) = (10..10, 20..10);
-    // A Buf may be empty; what Bufs are made of may not.
+    // A Buf may be empty, but the memory from which Bufs are made may not.
     let device = &bench.device;
     for text in [
         BufPool::builder(&mmap)
@@ -378,7 +378,7 @@ fn the_error_of_a_run_names_the_node_once_with_its_path_through_the_sub_graphs()
         part.set(inner, last).unwrap();
         let mut instance = g.build().unwrap().instance().unwrap();
         instance.set(copy, part).unwrap();
-        // Each run says the same, and has its own cause.
+        // Each run returns the same error text with its own cause.
         for _ in 0..2 {
             let cause = bench.dma.copy(operands.0, operands.1).await.unwrap_err();
             let error = instance.run().await.unwrap_err();

@@ -1,6 +1,6 @@
-//! Behaviour of the public API, by subject; one process, whose tests run beside each other.
+//! Behavior of the public API, by subject; all tests run in one process, at the same time.
 //!
-//! `cargo test --test it rdma::` runs a subject. What needs a process of its own is in
+//! `cargo test --test it rdma::` runs a subject. Tests that need their own process are in
 //! `tests/process`.
 
 mod accel;

@@ -38,7 +38,7 @@ fn a_copy_is_checked_and_its_crc_goes_on_in_the_next_node() {
             dst.reset_data_len().unwrap();
         }
 
-        // Damaged data end the run, and append nothing.
+        // Corrupted data fails the run, and nothing is appended.
         let wrong = CrcOptions::new().expected(!bitwise(0, &head));
         instance.set(first, (&header, wrong)).unwrap();
         let error = in_time("a run", instance.run()).await.unwrap_err();

@@ -1,5 +1,5 @@
-//! What CRCs do to memory: leases, growth, a mismatch, what is refused, and what becomes of an
-//! operation that is dropped.
+//! CRC jobs and their memory: leases, appended data, mismatches, refusals, and operations that are
+//! dropped.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -227,11 +227,12 @@ fn what_is_beyond_the_limits_is_refused() {
         mentions(&text, &[3, 2]);
         assert!(crc.crc32c(src.slice(0..100).unwrap()).await.is_ok());
     });
-    // A job answers both numbers in one, which has 32 bits for the bytes.
+    // A job returns the CRC and the number of bytes in one number, which leaves 32 bits for the
+    // bytes.
     assert_eq!(CrcCaps::new(u64::MAX, 1).max_buf_size, u64::from(u32::MAX));
 }
 
-/// A list may name one memory many times.
+/// A list may contain the same memory many times.
 #[test]
 fn more_than_four_gigabytes_are_refused() {
     const PIECE: usize = 1 << 20;

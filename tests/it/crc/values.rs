@@ -1,4 +1,5 @@
-//! CRCs are what RFC 3720 says, however the data is cut, and whoever computes it.
+//! CRCs equal the values of RFC 3720, however the data is split, and whether the CPU or the device
+//! computes them.
 
 use proptest::prelude::*;
 use support::crc::bitwise;
@@ -28,7 +29,7 @@ fn crcs_are_those_of_rfc_3720() {
     ] {
         read_pdu[at] = byte;
     }
-    // B.4 prints the bytes of a CRC in the order of the wire.
+    // Section B.4 prints the bytes of a CRC in wire order.
     let known: [(Vec<u8>, [u8; 4]); 5] = [
         (vec![0; 32], [0xaa, 0x36, 0x91, 0x8a]),
         (vec![0xff; 32], [0x43, 0xab, 0xa8, 0x62]),
@@ -90,7 +91,7 @@ fn parts_have_the_crc_of_the_whole_by_seeds_and_combined() {
     });
 }
 
-/// Where the pieces of either side end, and who computes.
+/// How a copy is split: the ends of the pieces on either side, and whether the device defers jobs.
 #[derive(Debug)]
 struct Cut {
     len: usize,
@@ -114,7 +115,7 @@ fn cuts() -> impl Strategy<Value = Cut> {
     )
 }
 
-/// A chain of Bufs with so many bytes each, and the rest in the last one; `data` fills it.
+/// Returns a chain of Bufs with these lengths, and one for the remaining bytes, filled with `data`.
 fn chain(mmap: &Mmap, len: usize, cuts: &[usize], data: &[u8]) -> BufChain {
     let inventory = BufInventory::with_capacity(8);
     let chain = BufChain::with_capacity(cuts.len() + 1);
@@ -122,7 +123,7 @@ fn chain(mmap: &Mmap, len: usize, cuts: &[usize], data: &[u8]) -> BufChain {
     for cut in cuts.iter().copied().chain([usize::MAX]) {
         let piece = cut.min(len - at);
         let buf = match piece {
-            // An empty range is no Buf.
+            // An empty range makes no Buf.
             0 => continue,
             _ => inventory.buf(mmap, at..at + piece).unwrap(),
         };

@@ -1,11 +1,11 @@
-//! The CPUs of engine threads: not those of the thread that happens to attach.
+//! Engine threads may run on all CPUs of the process, even if the thread that attaches is pinned.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use tokio_doca::soft::{Function, Port, Soft, SoftBuilder, Topology};
 use tokio_doca::{Dma, Error, ErrorKind, WorkQ, device::PciAddr};
 
-/// The CPUs of the main thread.
+/// Returns the CPUs of the main thread.
 fn all() -> Vec<usize> {
     list(&sched_getaffinity(Pid::this()).unwrap())
 }
@@ -16,8 +16,8 @@ fn list(set: &CpuSet) -> Vec<usize> {
         .collect()
 }
 
-/// Attaches a context of a device called `name`, as no other test calls one, and returns the CPUs
-/// of each of its engines.
+/// Attaches a context of a device called `name`, a name that no other test uses, and returns the
+/// CPUs of each of its engine threads.
 fn engines_of(name: &str, soft: SoftBuilder) -> Result<Vec<Vec<usize>>, Error> {
     let addr = PciAddr::new(0, 0, 0);
     let port = Port::new("p0", addr).function(Function::pf(name, addr));

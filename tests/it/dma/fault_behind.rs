@@ -1,5 +1,5 @@
-//! A job that a script puts behind others comes due, although the device could do those others
-//! inside the call.
+//! A job that a fault script puts behind others comes due, even if the device could run those
+//! others inline.
 
 use futures::FutureExt;
 use futures::future::{join_all, select};
@@ -20,7 +20,7 @@ fn benches(soft: fn() -> [Soft; 2]) -> Vec<Bench> {
     modes().into_iter().flat_map(each).collect()
 }
 
-/// Whether a copy is done inside its first poll.
+/// Returns true if a copy completes in its first poll.
 fn is_inline(bench: &Bench) -> bool {
     let copy = bench
         .dma
@@ -112,7 +112,7 @@ fn a_job_behind_others_in_a_queue_that_breaks_down_is_counted_no_more() {
     }
 }
 
-/// The contexts of two devices on a WorkQ of four slots, each with a pool.
+/// Returns a WorkQ of four slots with contexts of two devices, each with a pool.
 fn two_on_a_workq(soft: &Soft, mode: Mode) -> (WorkQ, [(Dma, BufPool); 2]) {
     let workq = WorkQ::builder().depth(4).mode(mode).build().unwrap();
     let sides = ["pf0", "pf1"].map(|name| {
@@ -131,7 +131,7 @@ async fn copy((dma, pool): &(Dma, BufPool)) {
     assert_eq!(dma.copy(&src, &dst).await, Ok(3));
 }
 
-/// Four copies of each device, of which each bit of `mix` puts one behind others.
+/// Makes four copies on each device. Each bit of `mix` puts one of them behind others.
 async fn all_end(soft: &Soft, sides: &[(Dma, BufPool); 2], mix: u32) {
     for at in 0..8 {
         let behind = mix >> at & 1 == 1;
@@ -139,7 +139,7 @@ async fn all_end(soft: &Soft, sides: &[(Dma, BufPool); 2], mix: u32) {
         soft.faults().push(fault);
     }
     let all = join_all((0..8).map(|at| copy(&sides[at % 2])));
-    // Those behind others need some that follow.
+    // A copy that is behind others needs some that follow it.
     let more = async {
         loop {
             copy(&sides[0]).await;
@@ -180,7 +180,7 @@ fn a_job_behind_others_is_done_once_lost_jobs_of_another_device_have_all_other_s
                     copies.push(one);
                 }
                 let one = copies.remove(0);
-                // Without an engine each device does its jobs when one of them is polled.
+                // Without engines a device runs its jobs when one of them is polled.
                 let others = join_all(copies);
                 in_time("the one behind others", select(one, others)).await;
                 assert_eq!(workq.in_flight(), 3);

@@ -1,5 +1,5 @@
-//! Faults on request: errors keep their kind and code, delays reorder, a Hold stops everything, and
-//! each job is counted.
+//! Injected faults: errors keep their kind and code, delays change the order, a hold stops
+//! everything, and each job is counted.
 
 use std::time::{Duration, Instant};
 
@@ -131,7 +131,7 @@ fn a_hold_stops_everything_and_two_stop_it_until_the_second_is_dropped() {
 #[test]
 fn a_delay_that_comes_due_under_a_hold_waits_for_it() {
     each(async |bench| {
-        // Longer than this thread is without a CPU before it holds the device.
+        // Longer than this thread may lack a CPU before it holds the device.
         let delay = Duration::from_millis(200);
         bench.soft.faults().push(Fault::Delay(delay));
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
@@ -160,7 +160,7 @@ fn every_job_is_counted_once() {
             .push(Fault::Error(ErrorKind::IoFailed, 0));
         bench.dma.copy(&src, &dst).await.unwrap_err();
         assert_eq!(bench.device.jobs(), Some(101), "failed is finished");
-        // Refused before it was submitted.
+        // This copy is refused before it is submitted, so it is not counted.
         bench.dma.copy(&src, &src).await.unwrap_err();
         assert_eq!(bench.device.jobs(), Some(101));
         assert_eq!(bench.soft.open("pf1").unwrap().jobs(), Some(0));
@@ -203,7 +203,7 @@ fn sizes_around_the_inline_limit_copy_alike() {
     }
 }
 
-/// Starts a copy of each pair, in order, while nothing moves.
+/// Starts a copy of each pair, in order, while the device is held.
 async fn in_flight<'a>(
     bench: &'a Bench,
     pairs: &'a [(Buf, Buf)],
@@ -251,7 +251,7 @@ fn a_job_behind_others_completes_after_them() {
     });
 }
 
-/// No other job can come: the WorkQ has no slot for one.
+/// No other job can follow, because the WorkQ has no free slot.
 #[test]
 fn of_jobs_behind_others_that_have_all_slots_the_first_is_done() {
     let story = async |bench: Bench| {
@@ -261,7 +261,7 @@ fn of_jobs_behind_others_that_have_all_slots_the_first_is_done() {
         let mut copies = in_flight(&bench, &pairs, &faults).await;
         let first = in_time("behind others", copies.remove(0)).await;
         assert_eq!(first, Ok(100));
-        // There is a slot again: the second waits on, and is the first of those that wait.
+        // Now a slot is free: the second copy keeps waiting, and is the first of those that wait.
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
         bench.soft.faults().push(Fault::Behind(9));
         let third = bench.dma.copy(&src, &dst).start().unwrap();
@@ -276,7 +276,7 @@ fn of_jobs_behind_others_that_have_all_slots_the_first_is_done() {
     }
 }
 
-/// The same, if a sync event or an Rdma has lost the other job.
+/// The same if a sync event or an `Rdma` has lost the other job.
 #[test]
 fn of_jobs_behind_others_the_first_is_done_where_other_contexts_lost_theirs() {
     let story = async |bench: Bench, of_event: bool| {
@@ -367,7 +367,7 @@ fn a_broken_queue_fails_what_is_in_flight_and_refuses_what_comes() {
             assert_eq!(error.kind(), ErrorKind::BadState);
         }
         assert_eq!(bytes(dst), [0; 100], "nothing was copied");
-        // Another WorkQ of the same device goes on, and so does this one's shutdown.
+        // Another WorkQ of the same device works, and so does the shutdown of this one.
         let workq = WorkQ::builder().mode(bench.config.mode).build().unwrap();
         let dma = Dma::builder(&bench.device).attach(&workq).unwrap();
         assert_eq!(dma.copy(src, dst).await, Ok(100));
@@ -377,14 +377,15 @@ fn a_broken_queue_fails_what_is_in_flight_and_refuses_what_comes() {
     });
 }
 
-/// What is put aside comes due in the very last step of a look: nobody else would do it.
+/// Jobs that were put aside come due in the very last step of a poll, after which nothing else
+/// would run them.
 #[test]
 fn without_an_engine_jobs_that_come_due_at_the_end_of_a_look_are_done() {
     for mode in modes() {
         let soft = Soft::builder().inline_limit(0).engines(0).build();
         let bench = Bench::with_soft(Config::new(false, mode), soft);
         run(async {
-            // One look takes sixteen Jobs; too few are over by then for another one.
+            // A poll runs up to sixteen jobs; too few have completed by then to cause another poll.
             let pairs = pairs(&bench, 16);
             let copies = in_flight(&bench, &pairs, &[Fault::Behind(6); 10]).await;
             for copy in copies {

@@ -1,4 +1,5 @@
-//! Large copies: by one engine or by two together, past the caches, and without an engine in turns.
+//! Large copies: by one engine or by two together, past the caches, and piece by piece without an
+//! engine.
 
 use std::time::{Duration, Instant};
 
@@ -9,15 +10,14 @@ use tokio_doca::{
     mem::{BufChain, BufInventory},
 };
 
-/// What lies around a destination.
+/// Length in bytes of the guards around a destination.
 const GUARD: usize = 64;
 
 fn soft(engines: usize) -> Soft {
     Soft::builder().inline_limit(0).engines(engines).build()
 }
 
-/// A source full of bytes that tell where they are, a destination in the middle of zeros, and what
-/// lies around it.
+/// A source whose bytes identify their position, a zeroed destination, and the guards around it.
 struct Large {
     src: Buf,
     dst: Buf,
@@ -30,7 +30,7 @@ fn large(bench: &Bench, inventory: &BufInventory, len: usize, odd: usize) -> Lar
     let chunk: Vec<u8> = (0..1 << 16).map(|i: u32| (i ^ (i >> 8)) as u8).collect();
     let mut at = 0;
     while at < len {
-        // Each chunk begins with its number.
+        // Each chunk starts with its offset.
         let mut part = chunk[..chunk.len().min(len - at)].to_vec();
         let number = (at as u64).to_le_bytes();
         let head = number.len().min(part.len());
@@ -105,7 +105,7 @@ fn chains_are_copied_past_the_caches_and_in_turns_too() {
     }
 }
 
-/// The engine threads of this test's device; others' are named after other devices.
+/// Counts the engine threads of this test's device, which are named after the device.
 fn engine_threads(device: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let is_engine = |name: String| {
@@ -158,13 +158,13 @@ fn without_an_engine_a_copy_that_is_given_up_in_the_middle_gives_everything_back
             let mut copy = Box::pin(bench.dma.copy(&large.src, &large.dst));
             poll_pending(copy.as_mut());
             drop(copy);
-            // It goes on without its future, and ends.
+            // The copy completes although its future was dropped.
             bench.all_back().await;
             large.check();
             let mut copy = Box::pin(bench.dma.copy(&large.src, &large.dst));
             poll_pending(copy.as_mut());
         });
-        // Nobody is left who would do the rest.
+        // After this no thread is left to finish the copy, so its memory is released.
         drop(bench);
         assert!(large.src.data_mut().is_ok() && large.dst.data_mut().is_ok());
     }
@@ -180,7 +180,7 @@ fn engines_count_how_long_they_worked() {
     run(async {
         assert_eq!(bench.dma.copy(&large.src, &large.dst).await, Ok(16 << 20));
     });
-    // It counts when it pauses, a moment after the completion.
+    // The engine adds up its time when it pauses, a moment after the completion.
     block_until("it counts", || {
         bench.device.engine_time() > Some(Duration::ZERO)
     });

@@ -1,5 +1,5 @@
-//! What a device with the limits of an adapter refuses: exactly what its capabilities say, before
-//! anything is leased.
+//! A device with the limits of an adapter refuses exactly the jobs that exceed its capabilities,
+//! before anything is leased.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +17,7 @@ fn soft(limits: Limits, defer: bool) -> Soft {
     Soft::builder().limits(limits).defer(defer).build()
 }
 
-/// A bench in each configuration, on a device with these limits.
+/// Runs `story` in each configuration on a device with these limits.
 fn each_within(limits: &Limits, story: impl AsyncFn(&Bench)) {
     for config in configs() {
         eprintln!("{config:?}");
@@ -26,7 +26,7 @@ fn each_within(limits: &Limits, story: impl AsyncFn(&Bench)) {
     }
 }
 
-/// A chain of that many Bufs, with so many bytes of data or room in each.
+/// Returns a chain of `bufs` buffers, each with `data` bytes of data, or of tailroom.
 fn chain(bench: &Bench, bufs: usize, data: usize) -> (BufChain, Vec<Buf>) {
     let chain = BufChain::with_capacity(bufs.max(1));
     let bufs: Vec<Buf> = (0..bufs).map(|_| bench.filled(&vec![7; data])).collect();
@@ -74,7 +74,7 @@ fn the_largest_copy_is_done_and_one_byte_more_is_refused() {
         assert_eq!(bench.dma.copy(part, &dst).await, Ok(1000), "its way out");
         src.set_data(0, 1000).unwrap();
         assert_eq!(bench.dma.copy(&src, &dst).await, Ok(1000));
-        // All pieces of a list count.
+        // The pieces of a list are added up.
         let (sources, bufs) = chain(bench, 2, 500);
         assert_eq!(bench.dma.copy(&sources, &dst).await, Ok(1000));
         bufs[0].extend_from_slice(b"x").unwrap();
@@ -101,8 +101,7 @@ fn the_longest_list_is_done_and_one_buf_more_is_refused_on_either_side() {
             Reason::ListTooLong,
             [4, 3],
         );
-        // One that holds nothing does not count among sources, nor one without room among
-        // destinations.
+        // Empty sources, and destinations without tailroom, do not count.
         bufs[2].reset_data_len().unwrap();
         assert_eq!(bench.dma.copy(&four, &dst).await, Ok(60));
         bufs[2].set_data(0, ELEMENT).unwrap();
@@ -118,7 +117,7 @@ fn beyond_the_limits_is_said_before_anything_is_leased() {
     each_within(&limits, async |bench| {
         let (src, dst) = (bench.filled(&[1; 101]), bench.empty());
         let (three, bufs) = chain(bench, 3, 1);
-        // Whoever has them: a Lease would be InUse.
+        // The guards make any lease fail with `InUse`, so another error comes before the leases.
         let (_writing, _reading) = (src.data_mut().unwrap(), dst.data().unwrap());
         let _last = bufs[2].data_mut().unwrap();
         is(
@@ -172,21 +171,21 @@ fn each_profile_is_what_its_devices_say() {
     }
 }
 
-/// Between the look at the operands and their Leases somebody may change them: what is done is
-/// within the limits all the same.
+/// Another thread may change the operands between their check and their leases: a job that is
+/// executed never exceeds the limits.
 #[test]
 fn operands_that_change_meanwhile_are_not_done_beyond_the_limits() {
     let limits = Limits::unlimited().max_buf_size(100);
     let config = Config::new(false, Mode::BusyPoll);
     let bench = Bench::with_soft(config, soft(limits, false));
-    // Long, so that there is time between the look at the first and its Lease.
+    // A long list, so that time passes between the check of its first Buf and the lease on it.
     let (src, bufs) = chain(&bench, 50, 2);
     let (first, over) = (&bufs[0], AtomicBool::new(false));
     let copied = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 for len in [2, 3] {
-                    // Refused while it is being copied.
+                    // This fails while the Buf is being copied.
                     let _ = first.set_data(0, len);
                 }
             }
@@ -216,7 +215,8 @@ fn operands_that_change_meanwhile_are_not_done_beyond_the_limits() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the limits and the operands: refused if and only if the capabilities say so.
+    /// Whatever the limits and the operands are, a job is refused if and only if the capabilities
+    /// exclude it.
     #[test]
     fn capabilities_and_refusals_agree(
         bytes in 1u64..60,

@@ -1,5 +1,5 @@
-//! What is wrong is refused with a precise error and its numbers; nothing moved, and everything can
-//! be used afterwards.
+//! Wrong operands are refused with a precise error that contains the numbers; no byte is moved, and
+//! all operands stay usable.
 
 use support::rdma::{Setup, Side, connect};
 use support::*;
@@ -61,8 +61,8 @@ fn too_small_a_tailroom_is_refused_with_both_numbers() {
     });
 }
 
-/// However it is found (a refused Lease), a job that shares memory with itself is wrong, and
-/// waiting will not help.
+/// A job whose source and destination share memory is refused as wrong, even where a refused lease
+/// detects it, since waiting would not help.
 #[test]
 fn source_and_destination_that_share_memory_are_refused() {
     each(async |bench| {
@@ -129,7 +129,7 @@ fn source_and_destination_that_share_memory_are_refused() {
             "overlapping Bufs of an inventory among the destinations",
         );
 
-        // Nothing moved, nothing is leased.
+        // No byte was moved, and nothing is leased.
         assert_eq!(
             (bytes(&a), b.data_len(), c.data_len()),
             (vec![1; 100], 0, 0)
@@ -229,7 +229,7 @@ fn a_buf_that_is_in_use_is_not_given_to_another_job() {
     });
 }
 
-/// What names a local operand of any type is one where imported memory, or nothing, may stand.
+/// Any type of local operand can be used where imported memory, or no operand, is also accepted.
 #[test]
 fn local_operands_of_any_type_are_operands_of_wider_kinds() {
     let setup = Setup::new(false, Mode::BusyPoll);

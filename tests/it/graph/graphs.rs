@@ -1,5 +1,5 @@
-//! Graphs: what is refused when they are built, what a run does and in which order, and what
-//! becomes of one that is dropped.
+//! Graphs: what is refused when a graph is built, what a run does and in which order, and what
+//! happens when a run is dropped.
 
 use std::future::Future;
 use std::pin::pin;
@@ -20,7 +20,7 @@ use tokio_doca::{
     mem::BufChain,
 };
 
-/// What user nodes have done, in order.
+/// The names of the user nodes that have run, in order.
 type Log = Arc<Mutex<Vec<&'static str>>>;
 
 fn note(log: &Log, what: &'static str) {
@@ -31,7 +31,7 @@ fn oops() -> Error {
     Error::new(ErrorKind::Unexpected, "test", "oops")
 }
 
-/// `len` copies, one after the other, each from where the one before wrote.
+/// Returns a graph of `len` copies, each of which reads the destination of the one before.
 fn chain(bench: &Bench, len: usize) -> (Graph, Vec<Node<CopyNode>>) {
     let mut g = Graph::builder();
     let nodes: Vec<_> = (0..len).map(|_| g.dma_copy(&bench.dma)).collect();
@@ -41,14 +41,14 @@ fn chain(bench: &Bench, len: usize) -> (Graph, Vec<Node<CopyNode>>) {
     (g.build().unwrap(), nodes)
 }
 
-/// Sets a chain; the first Buf has the data.
+/// Sets the operands of a chain; the first Buf contains the data.
 fn set_chain(instance: &mut Instance, nodes: &[Node<CopyNode>], bufs: &[Buf]) {
     for (node, pair) in nodes.iter().zip(bufs.windows(2)) {
         instance.set(*node, (&pair[0], &pair[1])).unwrap();
     }
 }
 
-/// An instance of a chain that is set, and its Bufs.
+/// Returns an instance of a chain with its operands set, and its Bufs.
 fn set_up_chain(bench: &Bench, len: usize) -> (Instance, Vec<Buf>) {
     let (graph, nodes) = chain(bench, len);
     let (mut instance, bufs) = (graph.instance().unwrap(), bufs(bench, len + 1));
@@ -56,7 +56,7 @@ fn set_up_chain(bench: &Bench, len: usize) -> (Instance, Vec<Buf>) {
     (instance, bufs)
 }
 
-/// Empties all but the first.
+/// Empties all Bufs but the first.
 fn reset(bufs: &[Buf]) {
     bufs[1..].iter().for_each(|b| b.reset_data_len().unwrap());
 }
@@ -66,7 +66,7 @@ fn bufs(bench: &Bench, count: usize) -> Vec<Buf> {
     first.chain((1..count).map(|_| bench.empty())).collect()
 }
 
-/// The configurations, and Hybrid.
+/// Returns all configurations, and one in hybrid mode.
 fn all() -> Vec<Config> {
     let spin = Duration::from_micros(30);
     let hybrid = |defer| Config::new(defer, Mode::Hybrid { spin });
@@ -453,7 +453,7 @@ fn ten_wide_instances_and_a_hundred_copies_pass_through_a_workq_of_four() {
         let last = g.user(|_| Ok(()));
         g.depends(last, &nodes);
         let graph = g.build().unwrap();
-        // Half of them on another WorkQ.
+        // Half of the copies are on another WorkQ.
         let other = WorkQ::builder().depth(4).mode(config.mode).build().unwrap();
         let there = bench.dma.attach(&other).unwrap();
         workers().block_on(in_time("all of them", async {
@@ -509,7 +509,7 @@ fn a_run_in_line_that_nobody_polls_stops_nobody_and_leaves_when_it_is_dropped() 
             poll_pending(two.as_mut());
             assert_eq!(bench.workq.in_flight(), 1, "the second is in line");
             drop(hold);
-            // Told of the Slot, and never polled.
+            // The second run was notified of the slot, but is never polled.
             in_time("passes the one in line", bench.works()).await;
             drop(two);
             in_time("the first", one).await.unwrap();
@@ -525,7 +525,7 @@ fn a_run_that_failed_in_line_is_not_woken_for_a_slot() {
     run(async {
         let mut g = Graph::builder();
         let copy = g.dma_copy(&bench.dma);
-        // Pending once, and nobody wakes it.
+        // This node is pending once, and nothing wakes it.
         g.user_async(|_| {
             let mut polled = false;
             std::future::poll_fn(move |_| match std::mem::replace(&mut polled, true) {
@@ -568,7 +568,7 @@ fn a_run_that_fails_while_a_part_stands_in_line_ends_at_once() {
         let (src, dst) = (bench.filled(b"x"), bench.empty());
         let hold = bench.hold();
         let op = bench.dma.copy(&src, &dst).start().unwrap();
-        // The part finds no Slot, and then the function fails: nothing of the run's is in flight.
+        // The sub-graph finds no slot, and then the function fails: no job of the run is in flight.
         let error = match poll(pin!(instance.run()).as_mut()) {
             Poll::Ready(ended) => ended.unwrap_err(),
             Poll::Pending => panic!("waits for somebody else's Slot"),
@@ -586,7 +586,8 @@ fn a_node_that_sets_the_mode_strands_nobody() {
     let mut g = Graph::builder();
     let copy = g.dma_copy(&bench.dma);
     let workq = bench.workq.clone();
-    // The copy is in flight by then, submitted busily; who waits for it must be heard by event.
+    // By then the copy is in flight, submitted while the WorkQ was polled busily; the run must
+    // still be woken by its event.
     g.user(move |_| workq.set_mode(Mode::EventDriven));
     let mut instance = g.build().unwrap().instance().unwrap();
     let bufs = bufs(&bench, 2);
@@ -611,7 +612,7 @@ fn a_run_that_sleeps_is_told_though_the_event_was_for_somebody_else() {
             let late = Fault::Delay(Duration::from_millis(500));
             bench.soft.faults().push(late);
             bench.soft.faults().push(Fault::Pass);
-            // A task of its own: nobody but an event wakes it.
+            // Runs as a separate task, which only an event wakes.
             let going = tokio::spawn(async move { instance.run().await });
             until("it is in flight", || bench.workq.in_flight() == 1).await;
             in_time("the copy", bench.dma.copy(&src, &dst))
@@ -685,7 +686,8 @@ fn a_run_needs_no_runtime_in_busy_mode_and_says_so_in_event_mode() {
         Reason::NoRuntime
     );
 
-    // In flight, and polled elsewhere then: it goes on, forgotten.
+    // The run is in flight, and is then polled outside of any runtime: its job continues, and the
+    // run is given up.
     let hold = bench.hold();
     let mut going = Box::pin(instance.run());
     runtime().block_on(async { poll_pending(going.as_mut()) });
@@ -724,7 +726,7 @@ fn a_node_that_fails_starts_nothing_new_and_the_rest_drains() {
         for (node, dst) in [bad, long, after, never].iter().zip(&bufs[1..]) {
             instance.set(*node, (&bufs[0], dst)).unwrap();
         }
-        // One that fails at once, one that ends later.
+        // One copy fails at once, and another ends later.
         let faults = bench.soft.faults();
         faults.push(Fault::Error(ErrorKind::IoFailed, 0x88));
         faults.push(Fault::Delay(Duration::from_millis(5)));
@@ -752,7 +754,7 @@ fn a_node_that_fails_starts_nothing_new_and_the_rest_drains() {
             (Some(Ok(5)), None)
         );
         assert_eq!(bench.workq.in_flight(), 0);
-        // And again, without a fault.
+        // Runs again without a fault.
         faults.clear();
         bufs[2].reset_data_len().unwrap();
         in_time("another run", instance.run()).await.unwrap();
@@ -916,7 +918,7 @@ fn a_run_that_is_dropped_leaves_its_jobs_and_the_next_one_waits_for_them() {
             }
             drop(hold);
             let going = instance.run();
-            // What the first run wrote stands there: the run that follows appends.
+            // The first run has written its destination, and the second one appends to it.
             in_time("the next run", going).await.unwrap();
             assert_eq!(
                 (bytes(&bufs[1]), bytes(&bufs[3])),
@@ -934,7 +936,8 @@ fn runs_that_many_threads_drop_are_over_when_the_next_begins() {
         eprintln!("{config:?}");
         let bench = Bench::new(config.depth(3));
         let mut g = Graph::builder();
-        // Never InUse: no job of a run before is in flight when a run begins.
+        // This never fails with `InUse`, since no job of an earlier run is in flight when a run
+        // begins.
         let empty = g.user_with(|_, sinks: &mut Vec<Buf>| {
             Ok(sinks.iter().try_for_each(Buf::reset_data_len)?)
         });
@@ -1015,7 +1018,7 @@ fn a_forgotten_run_dangles_nowhere() {
             let mut going = Box::pin(instance.run());
             poll_pending(going.as_mut());
             std::mem::forget(going);
-            // Its memory is borrowed no more: it can be set, run, or go.
+            // The run no longer borrows the instance, which can be set, run or dropped.
             set_chain(&mut instance, &nodes, &bufs);
             let mut again = Box::pin(instance.run());
             poll_pending(again.as_mut());
@@ -1085,7 +1088,7 @@ fn an_async_node_is_any_future_and_may_await_jobs() {
                 .iter()
                 .for_each(|buf| buf.reset_data_len().unwrap());
         }
-        // It fails with its error.
+        // The node fails with the error of its job.
         src.reset_data_len().unwrap();
         src.extend_from_slice(b"abc").unwrap();
         let guard = end.data_mut().unwrap();
@@ -1095,7 +1098,7 @@ fn an_async_node_is_any_future_and_may_await_jobs() {
     });
 }
 
-/// Says when it is dropped.
+/// Counts its drops.
 struct OnDrop(Arc<AtomicUsize>);
 
 impl Drop for OnDrop {
@@ -1126,7 +1129,7 @@ fn the_future_of_an_async_node_is_dropped_with_its_run() {
     run(async {
         for kept in [false, true] {
             outer.set(sub, inner.instance().unwrap()).unwrap();
-            // The copy was not set: it fails, and what runs drains, which takes for ever.
+            // The copy has no operands: it fails, and the rest of the run drains for ever.
             let mut going = Box::pin(outer.run());
             poll_pending(going.as_mut());
             let before = dropped.load(Ordering::SeqCst);
@@ -1197,7 +1200,7 @@ fn a_future_that_panics_when_it_is_dropped_is_contained() {
     let how = Arc::clone(&ends);
     let node = g.user_async(move |_| {
         let (panics, how) = (PanicsOnDrop, Arc::clone(&how));
-        // Not an async block, which would drop it with its last poll.
+        // An async block would drop the value in its last poll.
         std::future::poll_fn(move |_| {
             let _ = &panics;
             match how.load(Ordering::Relaxed) {
@@ -1212,7 +1215,7 @@ fn a_future_that_panics_when_it_is_dropped_is_contained() {
     run(async {
         let mut going = Box::pin(instance.run());
         poll_pending(going.as_mut());
-        // Nobody sees this one.
+        // This panic is not reported to any caller.
         drop(going);
         let mut going = Box::pin(instance.run());
         poll_pending(going.as_mut());

@@ -1,5 +1,5 @@
-//! Remote operations as nodes: what they answer, what a receive got, how they fail, and what
-//! becomes of receives.
+//! Remote operations as nodes: their results, the messages of receives, how they fail, and what
+//! happens to receives.
 
 use std::pin::pin;
 
@@ -21,11 +21,11 @@ const ALL: Access = Access::RDMA_READ
     .union(Access::RDMA_WRITE)
     .union(Access::RDMA_ATOMIC);
 
-/// Two that are connected: one on the bench's WorkQ, and its peer on another one.
+/// Two connected sides: `near` on the bench's WorkQ, and its peer `far` on another one.
 struct Pair {
     near: Rdma,
     far: Rdma,
-    /// Memory of the peer's, and what this side imported of it.
+    /// Memory of the peer, and its import on this side.
     memory: Buf,
     remote: RemoteMmap,
 }
@@ -35,10 +35,11 @@ impl Pair {
         Pair::permitting(bench, ALL).await
     }
 
-    /// The peer permits this much.
+    /// Connects a pair whose peer grants these permissions.
     async fn permitting(bench: &Bench, permissions: Access) -> Pair {
         let workq = WorkQ::builder().mode(bench.config.mode).build().unwrap();
-        // Who writes nothing needs the permission as well: an adapter sees that it is a write.
+        // Even a write of no bytes needs the permission, because an adapter sees that it is a
+        // write.
         let near = Rdma::builder(&bench.device).permissions(ALL);
         let near = near.attach(&bench.workq).unwrap();
         let far = Rdma::builder(&bench.device).permissions(permissions);
@@ -150,7 +151,7 @@ fn each_operation_is_a_node() {
 
             assert_eq!(instance.result(write), Some(Ok(10)));
             assert_eq!(instance.result(read), Some(Ok(12)));
-            // The atomics found what the write has left, and what the sum was.
+            // The atomics found the value that the write has left, and the sum.
             assert_eq!(instance.result(add), Some(Ok(1)));
             assert_eq!(instance.result(swap), Some(Ok(42)));
             assert_eq!(pair.memory.load(0), Ok(7));
@@ -179,7 +180,7 @@ fn graphs_send_wait_for_the_answer_and_hash_it() {
         g.depends(hash, recv);
         let graph = g.build().unwrap();
 
-        // Two at once: each has its receive in place before it sends.
+        // Two runs at once: each posts its receive before it sends.
         let make = |question: &[u8]| {
             let mut instance = graph.instance().unwrap();
             let bufs = [bench.filled(question), bench.empty(), bench.empty()];
@@ -264,7 +265,7 @@ fn a_node_that_fails_stops_receives_and_their_message_is_for_the_next_run() {
         assert_eq!(instance.result(recv), Some(Ok(4)));
         assert_eq!(&answer.data().unwrap()[..], b"late");
 
-        // Whoever receives next has it, and what came before is of another run.
+        // The next receive takes the message; messages from before belong to another run.
         instance.set(write, (&src, pair.at(0, 7))).unwrap();
         in_time("a run", instance.run()).await.unwrap_err();
         assert_eq!(instance.received(recv), None);
@@ -284,7 +285,7 @@ fn a_node_that_fails_stops_the_receives_of_sub_graphs() {
         let recv = g.rdma_recv(&pair.near);
         let waits = g.build().unwrap();
         let mut g = Graph::builder();
-        // Begun before the copy, which was not set.
+        // The receive starts before the copy, which has no operands.
         let (sub, copy) = (g.subgraph(&waits), g.dma_copy(&bench.dma));
         let graph = g.build().unwrap();
         let mut instance = graph.instance().unwrap();
@@ -322,7 +323,7 @@ fn a_job_that_fails_takes_the_context_to_error() {
         let flushed = instance.result(write).unwrap().unwrap_err();
         assert_eq!(flushed.reason(), Reason::Flushed);
 
-        // Receives of a graph end with it, too.
+        // Receives of a graph also end with their `Rdma`.
         let mut g = Graph::builder();
         let recv = g.rdma_recv(&pair.far);
         let mut waits = g.build().unwrap().instance().unwrap();
@@ -381,14 +382,14 @@ fn a_forgotten_run_gives_its_receive_up_at_the_next_one() {
         let mut asked = pin!(pair.far.recv(()).fuse());
         until("the receive is posted", || {
             poll_pending(run.as_mut());
-            // The send is answered once it was received.
+            // The peer's receive completes before the answer is sent.
             let _ = asked.is_terminated() || poll(asked.as_mut()).is_ready();
             answer.data_mut().is_err()
         })
         .await;
         std::mem::forget(run);
 
-        // The next run does not come to it: it is for whoever receives next.
+        // The next run does not reach the receive node: the message goes to the next plain receive.
         let held = bench.filled(b"held");
         instance.set(send, (&held, 1)).unwrap();
         let guard = held.data_mut().unwrap();
@@ -432,7 +433,7 @@ fn nodes_that_were_not_set_fail() {
             (error.node(), error.kind()),
             (recv.id(), ErrorKind::BadState)
         );
-        // An atomic on nothing is refused as that of an Op is.
+        // An atomic without memory is refused like one outside of a graph.
         instance.set(recv, ()).unwrap();
         instance.set(add, ((), 1)).unwrap();
         let all = async { tokio::join!(instance.run(), pair.far.send(())) };
@@ -494,7 +495,7 @@ fn an_rdma_stays_on_its_workq() {
     let mut g = Graph::builder();
     let _ = g.rdma_recv(&near);
     let receives = g.build().unwrap();
-    // Whether the device is there already does not matter.
+    // The error is the same whether the device is in the graph already or not.
     for _ in 0..2 {
         refused(&sends, &other, "rdma_send#0");
         refused(&receives, &other, "rdma_recv#0");
@@ -506,7 +507,7 @@ fn an_rdma_stays_on_its_workq() {
     sends.instance_on(&bench.workq).unwrap();
     receives.instance().unwrap();
 
-    // One that is elsewhere than the first context is named.
+    // The error names the context that is on another WorkQ than the first one.
     let far = Rdma::builder(&bench.device).attach(&other).unwrap();
     let mut g = Graph::builder();
     let _ = (g.dma_copy(&bench.dma), g.rdma_recv(&far));

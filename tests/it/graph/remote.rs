@@ -1,4 +1,4 @@
-//! Copies to and from memory that another device exported, as nodes.
+//! Copies to and from memory that another device has exported, as nodes.
 
 use support::*;
 use tokio_doca::graph::NodeState;
@@ -46,7 +46,7 @@ fn memory_of_the_host_is_written_and_read_by_nodes() {
                 dst.reset_data_len().unwrap();
                 last.reset_data_len().unwrap();
             }
-            // A copy onto itself is refused.
+            // A copy from a range to itself is refused.
             instance
                 .set(on, (&first, remote.buf(5..20).unwrap()))
                 .unwrap();
@@ -55,7 +55,7 @@ fn memory_of_the_host_is_written_and_read_by_nodes() {
             let reason = instance.result(on).unwrap().unwrap_err().reason();
             assert_eq!(reason, Reason::Overlap);
 
-            // Nor is memory written that its exporter lets be read alone.
+            // Memory that was exported as read-only is not written.
             let builder = Mmap::builder().device(&host).access(Access::DPU_READ_ONLY);
             let readable = builder.alloc(ELEMENT).unwrap();
             let blob = readable.export_dpu(&host).unwrap();
@@ -74,7 +74,7 @@ fn memory_of_the_host_is_written_and_read_by_nodes() {
     }
 }
 
-/// Nor is a list onto itself, whose lock is taken for one side at a time.
+/// A copy from a list to itself is refused too; the list's lock is taken for one side at a time.
 #[test]
 fn a_list_is_not_copied_onto_itself() {
     for config in configs() {

@@ -41,7 +41,7 @@ fn a_copy_and_a_hash_of_the_same_source_are_checked_by_a_user_node() {
             digest.reset_data_len().unwrap();
         }
 
-        // The hash fails: nothing is checked, and the copy drains.
+        // The hash fails: the check is not run, and the copy drains.
         let hold = bench.hold();
         bench.soft.faults().push(Fault::Pass);
         bench

@@ -1,5 +1,5 @@
-//! Sync events as nodes of graphs: what is set when, waits that take no Slot, and what a failure
-//! does to them.
+//! Sync events as nodes of graphs: the values that are set, waits that take no slot, and the effect
+//! of a failure on them.
 
 use support::events::Setup;
 use support::*;
@@ -59,9 +59,9 @@ fn a_wait_stops_with_the_first_failure_and_gives_its_place_back() {
             let error = instance.run().await.unwrap_err();
             assert_eq!(error.node(), wrong.id());
             assert_eq!(instance.state(wait), NodeState::Stopped);
-            // Its place is free.
+            // The wait's entry is free again.
             drop(owner.wait_gt(1000).start().unwrap());
-            // A run that is dropped waits no more either.
+            // Dropping a run also ends its wait.
             let mut run = Box::pin(instance.run());
             let _ = poll(run.as_mut());
             drop(run);

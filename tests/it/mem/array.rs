@@ -1,4 +1,5 @@
-//! Bufs by their index: always the same Buf, in a range that nobody else can have.
+//! Bufs that are selected by an index: each index is always the same Buf, in a range that no other
+//! pool or Buf can have.
 
 use support::*;
 use tokio_doca::{
@@ -26,7 +27,7 @@ fn an_index_is_always_the_same_buf_at_its_place() {
             buf.extend_from_slice(&pattern(i as u8, 10)).unwrap();
             buf.set_data(4, 6).unwrap();
         }
-        // The rooms are as they were left, by whichever handle.
+        // Headroom, data and tailroom are as the last handle has left them.
         for i in 0..3 {
             let buf = array.clone().get(i).unwrap();
             assert_eq!(rooms(&buf), (4, 6, 50));
@@ -41,7 +42,7 @@ fn an_index_is_always_the_same_buf_at_its_place() {
             .await;
         assert_eq!(same.unwrap_err().reason(), Reason::Overlap);
         drop((dst, array));
-        // The bytes lie where the range, the alignment and the size put them.
+        // The bytes are where the range, the alignment and the size put them.
         let all = BufInventory::with_capacity(1)
             .buf_filled(&mmap, ..)
             .unwrap();
@@ -100,7 +101,7 @@ fn an_array_claims_what_its_elements_take_and_no_more() {
         .element_size(10)
         .build()
         .unwrap();
-    // Until the last Buf, guard and Bytes of it has gone.
+    // The range stays in use until the last Buf, guard and `Bytes` of the array is dropped.
     let buf = array.get(1).unwrap();
     drop(array);
     rejected(build(), ErrorKind::InUse);
@@ -136,7 +137,7 @@ fn what_an_array_cannot_be_is_refused_with_the_numbers() {
     rejected(array().range(8190..).build(), invalid);
     rejected(array().element_size(0).build(), invalid);
     rejected(array().alignment(3).build(), invalid);
-    // None of them claimed anything.
+    // The refused arrays have claimed nothing.
     let array = array()
         .elements(128)
         .target(ArrayTarget::Cpu)

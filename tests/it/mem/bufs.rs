@@ -1,5 +1,5 @@
-//! The rooms of a Buf, and which bytes a copy touches: the data of the source, the tailroom of the
-//! destination, and not one byte beside them.
+//! Headroom, data and tailroom of a Buf, and the bytes that a copy accesses: the data of the source
+//! and the tailroom of the destination, and no others.
 
 use support::*;
 use tokio_doca::soft::Fault;
@@ -85,8 +85,8 @@ fn output_is_appended_to_the_tailroom() {
     });
 }
 
-/// Every byte of a whole Mmap is checked after every copy: headroom, data before, bytes behind,
-/// neighbours.
+/// Checks every byte of the whole `Mmap` after every copy: headroom, existing data, the bytes
+/// behind, and neighbors.
 #[test]
 fn copies_touch_only_the_tailroom_they_fill() {
     each(async |bench| {
@@ -324,13 +324,14 @@ fn a_read_only_mmap_is_a_source_and_never_a_destination() {
         refused(fixed.copy_in(0, &[1]), ErrorKind::NotPermitted);
         refused(room.extend_from_slice(&[1]), ErrorKind::NotPermitted);
         assert_eq!(rooms(&room), (0, 0, 100));
-        // Refused is not leased.
+        // A refused operation leases nothing.
         assert_eq!(&fixed.data().unwrap()[..], [0; 100]);
         bench.works().await;
     });
 }
 
-// Setting the rooms changes no byte; without it a pool on read-only memory could never hold data.
+// Setting the data range changes no byte; otherwise a pool on read-only memory could never hold
+// data.
 #[test]
 fn the_rooms_of_read_only_memory_can_be_set() {
     let bench = Bench::new(configs()[0]);

@@ -1,5 +1,5 @@
-//! Bufs in the `bytes` ecosystem: handed over without a copy, consumed as a `bytes::Buf`, appended
-//! to as a `BufMut`.
+//! Bufs and the `bytes` crate: Bufs become `Bytes` without a copy, their data is a `bytes::Buf`,
+//! and their tailroom a `BufMut`.
 #![expect(unsafe_code, reason = "advance_mut is unsafe to call")]
 
 use std::io::Read;
@@ -32,7 +32,7 @@ fn bytes_are_the_bufs_own_and_lease_it_until_the_last_slice_has_gone() {
             .await
             .unwrap_err();
         assert_eq!(error.reason(), Reason::DestinationInUse);
-        // Readers are welcome.
+        // Other readers are allowed.
         assert_eq!(bench.dma.copy(&other, &bench.empty()).await, Ok(900));
         let slice = bytes.clone().slice(100..101);
         drop(bytes);
@@ -132,7 +132,7 @@ fn a_write_guard_appends_into_the_tailroom_and_not_beyond() {
     assert_eq!(data[10..], [10, 11, 12, 13]);
     data[0] = 1;
     for too_much in [3, usize::MAX] {
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         let past = catch_unwind(AssertUnwindSafe(|| unsafe { data.advance_mut(too_much) }));
         assert!(past.is_err());
     }

@@ -1,5 +1,5 @@
-//! Gather and scatter: lists copy like one piece, change nothing when refused, and are kept while a
-//! job has them.
+//! Gather and scatter: a list is copied like one piece, is unchanged when it is refused, and is
+//! kept while a job uses it.
 
 use support::*;
 use tokio_doca::soft::Fault;
@@ -42,7 +42,7 @@ fn lists_of_every_cut_copy_like_one_piece() {
                     .iter()
                     .map(|&len| {
                         let buf = bench.empty();
-                        // Headroom, some data, and `len` bytes of room.
+                        // Each Buf has headroom, some data, and `len` bytes of tailroom.
                         buf.set_data(ELEMENT - len - 10, 0).unwrap();
                         buf.extend_from_slice(&[5; 10]).unwrap();
                         buf
@@ -147,7 +147,7 @@ fn one_chain_is_read_by_many_jobs_at_once() {
         for copy in &mut copies {
             poll_pending(copy.as_mut());
         }
-        // The list stays until the last of them is over, whichever that is.
+        // The list is kept until its last job has completed, in whichever order the jobs complete.
         drop(copies.swap_remove(0));
         refused(from.pop(), ErrorKind::InUse);
         drop(hold);

@@ -1,4 +1,4 @@
-//! Exports and imports within one process: who may do what, and what they die with.
+//! Exports and imports within one process: who may access what, and which event revokes an export.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ fn refused(result: Result<impl std::fmt::Debug, Error>, kind: ErrorKind, names: 
     assert!(error.to_string().contains(names), "{error}");
 }
 
-/// A Dma of the DPU's side, and memory of its own.
+/// A `Dma` on the DPU's side, with its own memory.
 struct Copies {
     dma: Dma,
     bufs: BufPool,
@@ -106,7 +106,7 @@ fn a_blob_carries_memory_from_the_host_to_the_dpu_and_back() {
         let part = there.slice(..11).unwrap();
         assert_eq!(copies.dma.copy(&part, &back).await, Ok(11));
         assert_eq!(&back.data().unwrap()[..], b"and to the host");
-        // A range has no rooms: it is written from its start each time.
+        // A range has no data length: each copy writes it from its start.
         assert_eq!(
             copies.dma.copy(&copies.filled(b"again"), &there).await,
             Ok(5)
@@ -130,7 +130,7 @@ fn a_remote_range_that_reaches_past_the_end_is_refused_with_its_numbers() {
     let mmap = sides.exported(DPU);
     let remote = import(&sides.dpu(), &mmap.export_dpu(&sides.host()).unwrap()).unwrap();
     let whole = remote.buf(..).unwrap();
-    // A part has an end of its own, before that of the memory.
+    // A slice has its own end, before the end of the memory.
     let part = remote.buf(1..LEN).unwrap().slice(..100).unwrap();
     let refused = |bounds: Bounds, numbers: [usize; 2], reason| {
         let numbers = numbers.map(|number| number as u64);
@@ -184,7 +184,7 @@ fn a_remote_range_that_reaches_past_the_end_is_refused_with_its_numbers() {
     }
     let error = part.slice(50..101).unwrap_err();
     mentions(&error.to_string(), &[101, 100]);
-    // What ends with the memory, and with the part, is within them.
+    // Ranges that end with the memory, or with the slice, are allowed.
     assert_eq!(remote.buf(LEN - 1..=LEN - 1).unwrap().len(), 1);
     assert_eq!(part.slice(99..).unwrap().len(), 1);
 }
@@ -255,7 +255,7 @@ fn a_memfd_of_the_applications_is_exported_as_a_whole_and_sealed() {
         let error = mmap(memfd(), part, DPU).export_dpu(&host);
         refused(error, ErrorKind::NotPermitted, "65536");
     }
-    // The rest of its last page belongs to nobody.
+    // The rest of the file's last page is not part of it.
     assert!(mmap(memfd(), 0..LEN - 4000, DPU).export_dpu(&host).is_ok());
     let always = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
     for (access, seals) in [
@@ -368,14 +368,15 @@ fn ones_own_memory_keeps_its_leases() {
         assert_eq!(error.kind(), ErrorKind::InUse);
         drop(guard);
         assert_eq!(copies.dma.copy(&there, &copies.filled(b"")).await, Ok(100));
-        // A reader beside it is no matter.
+        // A read guard does not prevent the copy.
         let _guard = local.data().unwrap();
         assert_eq!(copies.dma.copy(&there, &copies.filled(b"")).await, Ok(100));
     });
     refused_stop(&mmap);
     drop((there, local));
     let pool = BufPool::builder(&mmap).range(..4096).build().unwrap();
-    // Nobody else may write it, so that a guard of the pool's Bufs may lend a slice of it.
+    // While the pool exists no other handle may write its range, so that a guard may lend a slice
+    // of a Buf.
     refused(remote.buf(..100), ErrorKind::InUse, "pool");
     assert!(remote.buf(4096..).is_ok());
     drop(pool);
@@ -450,7 +451,7 @@ fn a_slice_of_ones_own_memory_takes_leases_of_its_bytes_alone() {
     let mut held = Box::pin(host.copy(&local, &room));
     let runtime = runtime();
     runtime.block_on(async { poll_pending(held.as_mut()) });
-    // What the job that is held reads nobody writes, and what lies behind it is free.
+    // The memory that the held job reads cannot be written; the memory behind it can.
     let error = block_on(dma.copy(part(0..100), part(1400..1600))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert_eq!(block_on(dma.copy(part(0..100), &inner)), Ok(100));
@@ -479,7 +480,7 @@ fn stopping_ends_the_exports_and_starting_begins_anew() {
     );
     refused(remote.buf(..100), ErrorKind::BadState, "stopped");
     mmap.start([&sides.host()]).unwrap();
-    // What was imported before is not what is exported now.
+    // An import from before does not reach the new export.
     let copies = Copies::new(&sides.dpu());
     let there = remote.buf(..100).unwrap();
     let error = block_on(copies.dma.copy(&there, &copies.filled(b""))).unwrap_err();
@@ -532,7 +533,7 @@ fn lists_long_copies_and_the_defer_mode_reach_it_too() {
     }
 }
 
-/// What begins after the export ended fails, on every path, and touches nothing.
+/// After the end of the export every operation fails, and accesses nothing.
 async fn what_is_taken_back_is_refused(
     mmap: &Mmap,
     remote: &RemoteMmap,
@@ -540,8 +541,8 @@ async fn what_is_taken_back_is_refused(
     chain: &tokio_doca::mem::BufChain,
     back: &Buf,
 ) {
-    // A piece of a pool's memory that peers may write takes no Lease, and keeps nobody from
-    // stopping the Mmap.
+    // A range in a pool's memory that peers may write takes no lease, and does not prevent the
+    // `Mmap` from being stopped.
     let pool = BufPool::builder(mmap).build().unwrap();
     let pieces = [..100, ..mmap.len()].map(|range| remote.buf(range).unwrap());
     drop(pool);
@@ -593,7 +594,7 @@ fn an_import_is_lazy_and_can_be_dropped_and_needs_no_runtime() {
         LEN
     );
     let mut dropped = RemoteMmap::from_export(&p0, &blob).timeout(Duration::from_secs(1));
-    // It may be over by then.
+    // The import may have completed by then.
     let _ = support::poll(std::pin::Pin::new(&mut dropped));
     drop(dropped);
     let mut ended = RemoteMmap::from_export(&p0, &blob);
@@ -640,7 +641,7 @@ fn memory_is_exported_late_with_jobs_running() {
     poll_pending(copy.as_mut());
     let blob = mmap.export_dpu(&device).unwrap();
     let remote = import(&sides.dpu(), &blob).unwrap();
-    // What the job in flight has, nobody else gets.
+    // The memory of the job in flight stays leased.
     let copies = Copies::new(&sides.dpu());
     let there = remote.buf(..1500).unwrap();
     let error = block_on(copies.dma.copy(&there, &copies.filled(b""))).unwrap_err();
@@ -653,7 +654,8 @@ fn memory_is_exported_late_with_jobs_running() {
     );
 }
 
-/// Ignored unless they are asked for: `.ci/run` has the system set huge pages aside.
+/// Tests that need huge pages, which `.ci/run` lets the system reserve; they are ignored by
+/// default.
 mod needs_huge_pages {
     use super::*;
 

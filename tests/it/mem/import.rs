@@ -1,5 +1,5 @@
-//! What the crate believes of a provider's registrar, and what it checks. That safe code can make
-//! neither a registrar nor what it is given is shown by `compile_fail` examples in `src/device`.
+//! What the crate trusts a provider's registrar with, and what it checks. `compile_fail` examples
+//! in `src/device` show that safe code can make neither a registrar nor its arguments.
 #![expect(unsafe_code, reason = "implements a device")]
 
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use tokio_doca::{
     mem::{Access, RemoteMmap},
 };
 
-/// Imports as the inner device does, and then changes the answer.
+/// A device that changes the results of imports by the inner device.
 struct Twisted {
     inner: Device,
     twist: fn(&mut Imported),
 }
 
-// SAFETY: the adapter duties are kept by the inner device.
+// SAFETY: the inner device keeps the adapter duties.
 unsafe impl Adapter for Twisted {
     fn info(&self) -> &DevInfo {
         self.inner.info()
@@ -37,8 +37,8 @@ unsafe impl Adapter for Twisted {
     }
 }
 
-// SAFETY: the registrar duties are kept by the inner device, but for imports: no test makes a job
-// of one that is twisted.
+// SAFETY: the inner device keeps the registrar duties except for imports, and no test submits a job
+// with an import that was changed.
 unsafe impl Registrar for Twisted {
     fn register(&self, region: &Region, purpose: RegistrationUse) -> Result<Registration> {
         self.inner.adapter().registrar().register(region, purpose)
@@ -55,8 +55,8 @@ unsafe impl Registrar for Twisted {
     }
 }
 
-/// What becomes of an import of this process's own memory, which the host's device exported with
-/// `access`, and the DPU's device imports.
+/// Exports memory of this process from the host's device with `access`, and imports it on the DPU's
+/// device. `twist` changes the result.
 fn import(access: Access, twist: fn(&mut Imported)) -> Result<RemoteMmap> {
     let host = Soft::builder().build().open("pf0").unwrap();
     let inner = Soft::builder().view(View::Dpu).build().open("p0").unwrap();

@@ -34,7 +34,7 @@ impl Shared {
     }
 }
 
-/// A Dma of the DPU's side, and memory of its own.
+/// A `Dma` on the DPU's side, with its own memory.
 struct Bench {
     soft: Soft,
     dma: Dma,
@@ -87,7 +87,7 @@ fn chain(pieces: impl IntoIterator<Item = ChainPiece>) -> BufChain {
     chain
 }
 
-/// Every way in which the device copies.
+/// Returns a device for each way in which the software device copies.
 fn ways() -> [SoftBuilder; 4] {
     let soft = Soft::builder;
     [
@@ -98,7 +98,7 @@ fn ways() -> [SoftBuilder; 4] {
     ]
 }
 
-/// Lists of pieces of two imports and of local memory, cut at random: they copy like one piece.
+/// Lists of pieces of two imports and of local memory, split at random, are copied like one piece.
 #[test]
 fn lists_of_several_imports_and_local_memory_copy_like_one_piece() {
     for (way, soft) in ways().into_iter().enumerate() {
@@ -106,7 +106,7 @@ fn lists_of_several_imports_and_local_memory_copy_like_one_piece() {
         let shared = [bench.shared(DPU), bench.shared(DPU)];
         let mut dice = Random(way as u64);
         for _ in 0..100 {
-            // Sources are in the lower half of each memory, and destinations in the upper one.
+            // Sources are in the lower half of each memory, and destinations in the upper half.
             let half = LEN / 2;
             let texts = [1, 2, 3].map(|_| pattern(dice.below(250) as u8, LEN));
             let fill = |mmap: &Mmap, text: &[u8]| {
@@ -169,7 +169,7 @@ fn what_a_copy_appends_to_a_buf_lies_behind_what_imported_pieces_took() {
     let src = chain([bench.filled(0..33).into()]);
     assert_eq!(bench.copy(&src, &dst), Ok(33));
     assert_eq!((first.data_len(), last.data_len()), (10, 3));
-    // The range is written from its start on each time, and the Bufs are appended to.
+    // A range is written from its start each time, and Bufs are appended to.
     assert_eq!(dst.tailroom(), 27);
     let pop = || dst.pop().unwrap();
     assert!(pop().is_some() && pop().is_some() && pop().is_some() && pop().is_none());
@@ -181,11 +181,11 @@ fn a_list_that_shares_memory_with_itself_is_refused() {
     let overlaps = |src: &BufChain, dst: &BufChain| {
         let error = bench.copy(src, dst).unwrap_err();
         assert_eq!(error.reason(), Reason::Overlap, "{error}");
-        // It has left no leases behind.
+        // The refused copy has left no leases on the lists.
         src.pop().unwrap();
         dst.pop().unwrap();
     };
-    // Memory with leases; and memory of a pool, on which a RemoteBuf takes none.
+    // Memory with leases, and memory of a pool, on which a `RemoteBuf` takes none.
     for claimed in [false, true] {
         let shared = bench.shared(DPU);
         let claim = || BufPool::builder(&shared.mmap).build().unwrap();
@@ -202,12 +202,12 @@ fn a_list_that_shares_memory_with_itself_is_refused() {
         );
         let both = chain([range(0..10), range(20..30)]);
         overlaps(&both, &both.clone());
-        // Only the destination must not have a byte twice.
+        // Only a destination must not contain a byte twice.
         let twice = chain([range(0..10), range(5..15), range(0..10)]);
         let dst = chain([range(15..20), other(), range(20..30)]);
         assert_eq!(bench.copy(&twice, &dst), Ok(30));
     }
-    // A Buf of a pool is the same memory as a range that takes no leases.
+    // A Buf of a pool overlaps with a range of the same memory that takes no leases.
     let host = Soft::builder().build();
     let both = Soft::builder().view(View::Dpu).build();
     let (pf0, p0) = (host.open("pf0").unwrap(), both.open("p0").unwrap());
@@ -268,7 +268,7 @@ fn a_refused_piece_is_named() {
         "piece 1 of the chain: the exporter's Mmap does not let this peer write: build it with \
          RDMA_WRITE for an Rdma, with DPU_READ_WRITE for a Dma"
     );
-    // Memory for an Rdma, and memory that another device imported.
+    // Memory that was imported for an `Rdma`, and memory that another device imported.
     let device = bench.dma.device();
     let builder = Mmap::builder().device(device);
     let builder = builder.access(Access::LOCAL_READ_WRITE | Access::RDMA_READ);
@@ -308,8 +308,8 @@ fn limits_hold_for_lists_of_imported_memory() {
     assert_eq!(bench.copy(&src, &dst), Ok(100));
 }
 
-/// The remote side of a remote operation is one range, and the local one is local; what the CPU
-/// computes is of local memory.
+/// The remote side of a remote operation must be one range, and the local side local memory; jobs
+/// that the CPU computes need local memory.
 #[test]
 fn only_copies_take_lists_with_imported_memory() {
     let bench = Bench::new(Soft::builder());
@@ -352,14 +352,14 @@ fn only_copies_take_lists_with_imported_memory() {
         refused(crc.crc32c(&imported).await.unwrap_err(), 0);
         refused(crc.copy_crc(&imported, &room).await.unwrap_err(), 0);
         refused(crc.copy_crc(&buf, &imported).await.unwrap_err(), 0);
-        // While a copy reads it as well.
+        // A copy can read the memory at the same time.
         assert_eq!(bench.dma.copy(&imported, &room).await, Ok(100));
     });
     list.pop().unwrap();
     assert_eq!(runtime.block_on(here.write(&list, range(0..64))), Ok(64));
 }
 
-/// A list in flight is kept, and its ranges, whatever becomes of the handles.
+/// A list in flight is kept with its ranges, whatever happens to the handles.
 #[test]
 fn a_list_in_flight_keeps_its_ranges() {
     let bench = Bench::new(Soft::builder().defer(true));
@@ -371,7 +371,8 @@ fn a_list_in_flight_keeps_its_ranges() {
     runtime.block_on(async {
         let mut copy = Box::pin(bench.dma.copy(src.clone(), dst.clone()));
         poll_pending(copy.as_mut());
-        // Another job may read it meanwhile, and a hash is refused for what it is.
+        // Another job may read the list meanwhile; a hash is refused because of the imported
+        // memory.
         let kind = src.pop().map(drop).unwrap_err().kind();
         assert_eq!(kind, ErrorKind::InUse);
         let sha = Sha::builder(bench.dma.device()).attach(&bench.dma.workq());
@@ -386,8 +387,8 @@ fn a_list_in_flight_keeps_its_ranges() {
     shared.mmap.stop().unwrap();
 }
 
-/// Two threads copy between two lists in both directions. Either may be refused, and neither waits
-/// for the other.
+/// Two threads copy between two lists in both directions. Either copy may be refused, and neither
+/// waits for the other.
 #[test]
 fn copies_in_both_directions_at_once_end() {
     let bench = Bench::new(Soft::builder());

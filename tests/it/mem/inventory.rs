@@ -1,4 +1,4 @@
-//! Bufs on ranges of the caller's choice: what may overlap, what a pool claims, and when a
+//! Bufs on ranges that the caller chooses: which may overlap, what a pool claims, and when a
 //! descriptor is free again.
 
 use support::*;
@@ -31,7 +31,7 @@ fn a_range_outside_of_the_mmap_is_refused_with_the_numbers() {
         rejected(inventory.buf(&mmap, range), invalid);
     }
     rejected(inventory.buf_filled(&mmap, ..=usize::MAX), invalid);
-    // None of them kept the only descriptor.
+    // None of the refused ones has kept the only descriptor.
     inventory.buf(&mmap, 0..4096).unwrap();
 }
 

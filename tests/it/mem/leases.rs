@@ -1,5 +1,5 @@
-//! Many readers or one writer of some bytes, be they jobs or guards; nobody waits, and forgetting
-//! anything is sound.
+//! Leases: some bytes have many readers or one writer, whether jobs or guards; no call waits for a
+//! lease, and forgetting any value is sound.
 
 use support::*;
 use tokio_doca::{Buf, BufPool, Device, Dma, ErrorKind, Mmap, WorkQ, error::Reason};
@@ -211,7 +211,7 @@ fn a_forgotten_copy_keeps_its_memory_and_hurts_nobody() {
         refused(dst.data(), ErrorKind::InUse);
         refused(src.data_mut(), ErrorKind::InUse);
         drop(hold);
-        // The job ends all the same, and gives its Leases back; only its Slot stays taken.
+        // The job completes all the same, and returns its leases; only its slot stays occupied.
         bench.engine_works().await;
         until("the job is over", || dst.data().is_ok()).await;
         assert_eq!(bytes(&dst), b"abc");
@@ -221,7 +221,8 @@ fn a_forgotten_copy_keeps_its_memory_and_hurts_nobody() {
     });
 }
 
-/// Forgotten while it borrows: the Bufs, the context and the WorkQ go before the job is over.
+/// A copy is forgotten while it borrows: the Bufs, the context and the WorkQ are dropped before the
+/// job completes.
 #[test]
 fn a_forgotten_copy_survives_all_that_it_borrowed() {
     for config in configs() {
@@ -284,7 +285,7 @@ fn many_jobs_read_one_source_at_once() {
     });
 }
 
-/// Two WorkQs, two devices: a Lease belongs to the memory, and not to who took it.
+/// With two WorkQs and two devices: a lease belongs to the memory, wherever the job was submitted.
 #[test]
 fn leases_hold_across_workqs_and_devices() {
     each(async |bench| {

@@ -1,5 +1,5 @@
-//! Every kind of memory that an Mmap can be of: who may touch it, who keeps it, and which devices
-//! hold it.
+//! The kinds of memory of an `Mmap`: who may access the memory, who keeps it, and with which
+//! devices it is registered.
 #![expect(
     unsafe_code,
     reason = "raw memory is taken on the caller's word, and a fake device is one"
@@ -82,7 +82,7 @@ fn a_part_of_a_memfd_is_used_in_place() {
     });
 }
 
-// Whoever else has the descriptor may write it at any time, so that no slice is lent.
+// Other holders of the descriptor may write the file at any time, so no slice is lent.
 #[test]
 fn a_memfd_that_others_may_write_lends_no_slices() {
     let file = sealable(PAGE);
@@ -105,7 +105,7 @@ fn a_memfd_that_others_may_write_lends_no_slices() {
     buf.store(8, 7).unwrap();
     file.write_all_at(b"x", 1).unwrap();
     assert_eq!(bytes(&buf)[..3], *b"axc");
-    // SAFETY: nobody writes it now.
+    // SAFETY: nothing writes the file at this time.
     let data = unsafe { buf.data_unchecked() }.unwrap();
     assert_eq!((data[0], data[8], data.len()), (b'a', 7, PAGE));
 }
@@ -148,7 +148,8 @@ fn a_descriptor_that_may_only_be_read_is_enough_for_read_only_memory() {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let reader = || File::open(&path).unwrap();
     let read_only = || builder().access(Access::LOCAL_READ_ONLY);
-    // It cannot seal, and whoever can cut the file could end this process.
+    // A read-only descriptor cannot add seals, and another process that shortens the file could
+    // crash this one.
     let text = rejected(
         read_only().from_memfd(reader(), ..),
         ErrorKind::NotPermitted,
@@ -177,7 +178,7 @@ fn a_memfd_is_sealed_against_shrinking_and_may_still_grow() {
     let error = file.set_len(PAGE as u64).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EPERM));
     file.set_len(3 * PAGE as u64).unwrap();
-    // What is sealed already needs no seal of ours.
+    // A file that is sealed already gets no more seals from the library.
     seal(&file, SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL);
     builder().from_memfd(file, PAGE..).unwrap();
 }
@@ -225,7 +226,7 @@ fn a_range_outside_of_the_memfd_or_within_a_page_is_refused_with_the_numbers() {
     ] {
         rejected(from(range), invalid);
     }
-    // None of them sealed it.
+    // None of the refused calls has sealed the file.
     assert_eq!(seals(&file), SealFlag::empty());
     rejected(builder().from_memfd(sealable(0), ..), invalid);
     rejected(
@@ -280,7 +281,7 @@ fn two_mmaps_of_one_memfd_see_each_other_and_neither_lends_a_slice() {
 // Owners
 // ----------------------------------------------------------------------------------------------------------
 
-/// Memory with a diary.
+/// Memory whose owner records its events.
 struct Owner {
     bytes: Vec<u8>,
     diary: Arc<Diary>,
@@ -391,7 +392,7 @@ fn owners_of_every_shape_are_used_in_place() {
     });
 }
 
-/// Others keep handles of the same bytes.
+/// Other handles of the same bytes exist.
 #[test]
 fn bytes_are_read_in_place_and_never_written() {
     each(async |bench| {
@@ -413,7 +414,7 @@ fn bytes_are_read_in_place_and_never_written() {
         let part = src.slice(..len).unwrap();
         assert_eq!(bench.dma.copy(&part, &dst).await, Ok(len));
         assert_eq!(self::bytes(&dst), bytes[100..100 + len]);
-        // They outlive what registered them.
+        // The bytes outlive the `Mmap` that registered them.
         drop((part, src, empty, mmap));
         assert_eq!(bytes, pattern(1, 600));
         rejected(
@@ -426,7 +427,7 @@ fn bytes_are_read_in_place_and_never_written() {
     });
 }
 
-/// The last user of the bytes drops their owner.
+/// The last handle to the bytes drops their owner.
 #[test]
 fn bytes_live_as_long_as_the_buf_of_them() {
     struct Told(Vec<u8>, Arc<AtomicUsize>);
@@ -488,7 +489,7 @@ fn every_user_of_an_owners_memory_keeps_it() {
     }
 }
 
-/// Forgotten, each of them keeps the memory for ever, and nothing dangles.
+/// Forgetting any of these values keeps the memory for ever, and nothing dangles.
 #[test]
 fn forgetting_any_user_of_an_owners_memory_leaks_it() {
     let (owner, diary) = owner(&[1; 64]);
@@ -566,7 +567,7 @@ fn an_owner_that_panics_when_it_is_dropped_stops_nobody() {
         let mut copy = Box::pin(bench.dma.copy(src, bench.empty()).owned());
         poll_pending(copy.as_mut());
         drop((copy, hold));
-        // It goes in the middle of a turn, whose other jobs are not lost.
+        // The owner's drop panics in the middle of a turn, whose other jobs are not lost.
         bench.engine_works().await;
         bench.all_back().await;
     });
@@ -595,7 +596,7 @@ fn an_owner_that_panics_when_it_is_asked_is_dropped() {
 // Raw memory
 // ------------------------------------------------------------------------------------------------------
 
-/// Leaked bytes, and what takes them back and counts that.
+/// Returns leaked bytes, with a function that frees them and counts its calls.
 fn raw(
     len: usize,
 ) -> (
@@ -612,7 +613,7 @@ fn raw(
     let free = move |base: NonNull<u8>, size: usize| {
         assert_eq!((base.addr(), size), (at, len));
         let slice = NonNull::slice_from_raw_parts(base, size);
-        // SAFETY: it was leaked from such a box, and nobody uses it any more.
+        // SAFETY: leaked from such a box, and no longer used.
         drop(unsafe { Box::from_raw(slice.as_ptr()) });
         tally.fetch_add(1, SeqCst);
     };
@@ -624,7 +625,7 @@ fn raw_memory_is_freed_once_when_its_last_user_has_gone() {
     each(async |bench| {
         let (addr, freed, free) = raw(1000);
         let builder = Mmap::builder().device(&bench.device);
-        // SAFETY: leaked, and nobody else knows it until `free` runs.
+        // SAFETY: leaked, and not accessible elsewhere until `free` runs.
         let mmap = unsafe { builder.from_raw(addr, 1000, free) }.unwrap();
         assert!(!mmap.is_exportable() && mmap.lends_slices());
         let src = BufInventory::with_capacity(1)
@@ -650,7 +651,7 @@ fn raw_memory_is_freed_once_when_its_last_user_has_gone() {
 fn raw_memory_that_became_no_mmap_is_still_the_callers() {
     let (addr, freed, free) = raw(100);
     let (_, refusing) = fake(0, true);
-    // SAFETY: as above.
+    // SAFETY: leaked, and not accessible elsewhere until `free` runs.
     let result = unsafe { Mmap::builder().device(&refusing).from_raw(addr, 100, free) };
     rejected(result, ErrorKind::Driver);
     assert_eq!(
@@ -659,12 +660,12 @@ fn raw_memory_that_became_no_mmap_is_still_the_callers() {
         "dropped, and not run"
     );
     for len in [0, usize::MAX, isize::MAX as usize] {
-        // SAFETY: it is refused, and touched by nobody.
+        // SAFETY: the call is refused, and the address is never accessed.
         let result = unsafe { builder().from_raw(addr, len, |_, _| unreachable!()) };
         mentions(&rejected(result, ErrorKind::InvalidValue), &[len as u64]);
     }
     let slice = NonNull::slice_from_raw_parts(addr, 100);
-    // SAFETY: leaked by `raw`, and not freed by anybody.
+    // SAFETY: leaked by `raw`, and not freed elsewhere.
     assert_eq!(*unsafe { Box::from_raw(slice.as_ptr()) }, pattern(9, 100));
 }
 
@@ -675,7 +676,7 @@ fn a_free_callback_that_panics_stops_nobody() {
         free(addr, len);
         panic!("after the work");
     };
-    // SAFETY: as above.
+    // SAFETY: leaked, and not accessible elsewhere until `free` runs.
     let mmap = unsafe { builder().from_raw(addr, 64, free) }.unwrap();
     drop(mmap);
     assert_eq!(freed.load(SeqCst), 1);
@@ -686,14 +687,14 @@ fn a_free_callback_that_panics_stops_nobody() {
 
 const MIB: usize = 1 << 20;
 
-/// Whoever takes huge pages, or counts those that are free.
+/// Locked by tests that take huge pages or count the free ones.
 static POOL: Mutex<()> = Mutex::new(());
 
 fn pool() -> MutexGuard<'static, ()> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Pages of that many KiB that are free; `None` where there are none of that size.
+/// Returns the number of free huge pages of this size; `None` if the system has none of that size.
 fn free_pages(kib: usize) -> Option<usize> {
     let path = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages");
     Some(std::fs::read_to_string(path).ok()?.trim().parse().unwrap())
@@ -725,7 +726,8 @@ fn huge_pages_that_are_not_there_are_an_error_that_names_the_way_out() {
     );
 }
 
-/// Ignored unless they are asked for: `.ci/run` has the system set huge pages aside.
+/// Tests that need huge pages, which `.ci/run` lets the system reserve; they are ignored by
+/// default.
 mod needs_huge_pages {
     use super::*;
 
@@ -776,7 +778,7 @@ mod needs_huge_pages {
 // Devices
 // ---------------------------------------------------------------------------------------------------------
 
-/// A device that registers and counts, or refuses.
+/// A device that counts registrations, or refuses them.
 struct Fake {
     info: DevInfo,
     tally: Arc<AtomicUsize>,
@@ -792,7 +794,7 @@ impl Drop for Registered {
     }
 }
 
-// SAFETY: it opens none.
+// SAFETY: this device opens no queues.
 unsafe impl Adapter for Fake {
     fn info(&self) -> &DevInfo {
         &self.info
@@ -825,7 +827,7 @@ unsafe impl Registrar for Fake {
     }
 }
 
-/// How many registrations it holds, and the device.
+/// Returns the number of registrations that the device holds, and the device.
 fn fake(key: u64, refuses: bool) -> (Arc<AtomicUsize>, Device) {
     let (addr, caps) = (PciAddr::new(1, 0, 0), Caps::for_dma(1, 1, 1));
     let tally = Arc::new(AtomicUsize::new(0));
@@ -849,7 +851,8 @@ fn when_one_device_refuses_none_holds_the_memory() {
     rejected(builder().from_owner(vec![1; 10]), ErrorKind::Driver);
     assert_eq!((first.load(SeqCst), second.load(SeqCst)), (0, 0));
 
-    // Also when it starts again; and then with the others.
+    // The same when the `Mmap` is started again with a refusing device; then it is started with the
+    // others.
     let mmap = Mmap::builder().device(&a).alloc(PAGE).unwrap();
     assert_eq!(first.load(SeqCst), 1);
     mmap.stop().unwrap();
@@ -984,8 +987,8 @@ fn whatever_uses_an_mmap_keeps_it_from_stopping() {
     });
 }
 
-/// The first key of an element stands in the element: it is the one of the devices that hold the
-/// memory now.
+/// The first key of an element is stored in the element: it must be the key of the devices that
+/// hold the memory now.
 #[test]
 fn stopping_in_a_loop_beside_users_gives_nobody_an_old_key() {
     const RESTARTS: usize = 100;

@@ -1,5 +1,5 @@
-//! Waiting for a Buf: each return wakes who is first in line, and a future that nobody polls stops
-//! nobody.
+//! Waiting for a Buf: each returned Buf wakes the first waiter, and a future that is not polled
+//! does not block the others.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -93,7 +93,7 @@ fn waiters_are_served_in_order() {
         held.clear();
         for (i, task) in tasks.into_iter().enumerate() {
             let place = in_time("a waiter", task).await.unwrap();
-            // Those that a load keeps from being polled for 10 ms are passed.
+            // Under load, a task that is not polled for 10 ms may be passed.
             if std::env::var_os("TOKIO_DOCA_TEST_QUIET").is_some() {
                 assert_eq!(place, i);
             }
@@ -135,8 +135,7 @@ fn a_thousand_tasks_share_a_small_pool() {
 #[test]
 fn a_woken_waiter_that_is_dropped_passes_it_on() {
     run(async {
-        // Another Buf is out all the time: the next return will not make good for what is not
-        // passed on.
+        // The other Buf stays out, so that no later return makes up for one that is not passed on.
         let pool = pool(2);
         let _kept = pool.try_alloc().unwrap();
         let buf = pool.try_alloc().unwrap();
@@ -153,7 +152,7 @@ fn a_woken_waiter_that_is_dropped_passes_it_on() {
     });
 }
 
-/// So many futures that nobody polls again, and a task that waits behind them.
+/// Starts `count` futures that are not polled again, and a task that waits behind them.
 async fn behind_idle_ones(
     pool: &BufPool,
     count: usize,
@@ -188,7 +187,8 @@ fn a_waiter_that_nobody_polls_stops_nobody() {
     }
 }
 
-/// Another element is out for good: no later return makes good for those that nobody polls.
+/// Another element is out for good, so that no later return makes up for waiters that are not
+/// polled.
 #[test]
 fn waiters_that_nobody_polls_stop_nobody_while_another_buf_is_out_for_good() {
     for idle in [1, 2, 3, 100] {
@@ -220,7 +220,7 @@ fn buffered_streams_that_hold_waiters_do_not_lock_up() {
             })
             .buffered(16)
             .fold(0, async |sum, one| {
-                // The stream is not polled meanwhile: its waiters are dead.
+                // The stream is not polled meanwhile, and neither are its waiters.
                 drop(pool.alloc().await);
                 sum + one
             });
@@ -309,11 +309,12 @@ fn a_pool_that_does_not_fit_is_refused_with_the_numbers() {
         pool().range(1..64).element_size(64).alignment(64).build(),
         invalid,
     );
-    // None of them claimed anything.
+    // The refused pools have claimed nothing.
     assert_eq!(pool().build().unwrap().elements(), 2);
 }
 
-/// The mark that somebody waits is cleared by whoever finds the line empty, while somebody comes.
+/// A thread that finds the queue empty clears the mark for waiters, at the moment when a waiter
+/// arrives.
 #[test]
 fn a_pools_waiter_that_comes_while_the_mark_is_cleared_is_woken() {
     let device = Soft::builder().build().open("pf0").unwrap();
@@ -321,7 +322,7 @@ fn a_pools_waiter_that_comes_while_the_mark_is_cleared_is_woken() {
     for _ in 0..2_000 {
         let pool = BufPool::builder(&mmap).range(0..8192).build().unwrap();
         let (first, second) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
-        // Leaves the mark behind, and nobody in line.
+        // Leaves the mark set, with no waiter.
         assert!(poll(Box::pin(pool.alloc()).as_mut()).is_pending());
         let ready = AtomicU32::new(0);
         let meet = || {
@@ -356,8 +357,8 @@ fn a_pools_waiter_that_comes_while_the_mark_is_cleared_is_woken() {
     }
 }
 
-/// Bufs that outlive their pool come home from two threads at once: the last one ends it, and
-/// nobody reads it then (ASan sees it).
+/// Two threads return the last Bufs of a dropped pool at once: the last one frees it, and the pool
+/// is not read after that (ASan would detect it).
 #[test]
 fn a_closed_pool_is_ended_by_the_last_of_two() {
     let device = Soft::builder().build().open("pf0").unwrap();
@@ -413,7 +414,7 @@ fn the_stats_tell_what_is_free_the_most_that_were_out_and_who_waits() {
     drop(waits);
     all.truncate(1);
     assert_eq!(stats(), (3, 4, 0));
-    // A job, a guard or a Bytes has a Buf as a handle does.
+    // A job, a guard or a `Bytes` holds a Buf as a handle does.
     let bytes = {
         let buf = all.pop().unwrap();
         buf.extend_from_slice(b"abc").unwrap();

@@ -1,5 +1,5 @@
-//! Memory that a peer may write at any time: no slices, copies that tear at worst, and atomics that
-//! do not.
+//! Memory that a peer may write at any time: it lends no slices, copies of it may be torn, and
+//! atomics are not.
 #![expect(unsafe_code, reason = "takes slices on its own word")]
 
 use support::*;
@@ -101,8 +101,8 @@ fn atomics_of_many_threads_lose_nothing() {
     assert_eq!((buf.load(0), buf.load(8)), (Ok(20_000), Ok(40_000)));
 }
 
-// Where others write anyway, a reader of this process need not be kept away; elsewhere it has a
-// slice.
+// Where peers may write anyway, atomics need not exclude readers of this process; elsewhere a
+// reader has a slice, so they do.
 #[test]
 fn atomics_and_readers_share_only_what_others_write_anyway() {
     each(async |bench| {
@@ -180,27 +180,27 @@ fn a_slice_on_the_callers_word_is_a_lease_like_any_other() {
         let buf = buf(&mmap, 0..64);
         buf.set_data(0, 8).unwrap();
         {
-            // SAFETY: no peer was given the memory.
+            // SAFETY: no peer has access to the memory.
             let mut data = unsafe { buf.data_mut_unchecked() }.unwrap();
             data.copy_from_slice(&pattern(1, 8));
             bytes::BufMut::put_slice(&mut data, b"more");
             refused(buf.load(0), ErrorKind::InUse);
-            // SAFETY: it is refused.
+            // SAFETY: the call is refused.
             refused(unsafe { buf.data_unchecked() }, ErrorKind::InUse);
         }
-        // SAFETY: as above, and no atomic runs.
+        // SAFETY: no peer has access to the memory, and no atomic is in flight.
         let data = unsafe { buf.data_unchecked() }.unwrap();
         assert_eq!((&data[..8], &data[8..]), (&pattern(1, 8)[..], &b"more"[..]));
         let error = bench.dma.copy(&bench.filled(b"x"), &buf).await.unwrap_err();
         assert_eq!(error.reason(), Reason::DestinationInUse);
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         refused(unsafe { buf.data_mut_unchecked() }, ErrorKind::InUse);
         drop(data);
         let fixed = bench.mmap_with(4096, Access::LOCAL_READ_ONLY);
         let fixed = BufInventory::with_capacity(1)
             .buf_filled(&fixed, ..)
             .unwrap();
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         refused(
             unsafe { fixed.data_mut_unchecked() },
             ErrorKind::NotPermitted,
