@@ -1,5 +1,5 @@
-//! Hashes: what NIST says they are, however a message is cut; what is refused; what becomes of a
-//! session, and of an Op that is dropped or forgotten.
+//! Hashes: the values that NIST publishes, however a message is split; what is refused; and what
+//! happens to a session, and to an `Op` that is dropped or forgotten.
 
 #![expect(unsafe_code, reason = "implements Adapter, to say less of a device")]
 
@@ -22,7 +22,7 @@ use tokio_doca::{
 
 use Algorithm::{Sha1, Sha256, Sha512};
 
-/// The bare crate.
+/// Computes a digest with the crate of the algorithm.
 fn bare(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
     match algorithm {
         Sha1 => sha1::Sha1::digest(bytes).to_vec(),
@@ -36,7 +36,7 @@ fn attach(bench: &Bench) -> Sha {
     Sha::builder(&bench.device).attach(&bench.workq).unwrap()
 }
 
-/// A digest's place, and what has been written there.
+/// Returns the digest in `dst`.
 fn digest(dst: &Buf) -> Vec<u8> {
     let digest = bytes(dst);
     dst.reset_data_len().unwrap();
@@ -53,7 +53,7 @@ fn is(result: Result<usize, JobError>, kind: ErrorKind, reason: Reason, numbers:
 // Digests
 // -----------------------------------------------------------------------------------------------------
 
-/// FIPS 180-4's examples, of NIST's "Example Algorithms", and short messages of its CAVP.
+/// The examples of FIPS 180-4 from NIST's "Example Algorithms", and short messages of its CAVP.
 const VECTORS: [(Algorithm, &[u8], &str); 14] = [
     (Sha1, b"", "da39a3ee5e6b4b0d3255bfef95601890afd80709"),
     (Sha1, b"\x36", "c1dfd96eea8cc2b62785275bca38ac261256e278"),
@@ -115,7 +115,7 @@ const TWO_BLOCKS: &[u8] = b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnop
 const LONGER: &[u8] = b"abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmno\
     ijklmnopjklmnopqklmnopqrlmnopqrsmnopqrstnopqrstu";
 
-/// A million times "a".
+/// The digests of a million times "a".
 const MILLION: [(Algorithm, &str); 3] = [
     (Sha1, "34aa973cd4c4daa4f61eeb2bdbad27316534016f"),
     (
@@ -137,12 +137,12 @@ fn digests_are_what_nist_says() {
             let (src, dst) = (bench.filled(message), bench.filled(b"front"));
             let session = sha.session(algorithm).unwrap();
             let len = match message {
-                // One job has data; a session may end with none.
+                // A single job needs data, but a session may end without any.
                 b"" => session.finish((), &dst).await,
                 _ => sha.hash(algorithm, &src, &dst).await,
             };
             assert_eq!(len, Ok(algorithm.digest_len()));
-            // It was appended, and the source is as it was.
+            // The digest was appended, and the source is unchanged.
             let written = digest(&dst);
             assert_eq!(&written[..5], b"front");
             assert_eq!(hex(&written[5..]), expected, "{algorithm} of {message:?}");
@@ -184,8 +184,8 @@ fn a_million_bytes_are_hashed_in_one_piece_in_a_chain_and_in_parts() {
     });
 }
 
-/// A message, and where it is cut: into parts of a session, whole blocks, and each of them into
-/// pieces of a chain.
+/// A message and where it is split: into parts of a session, which are whole blocks, and each part
+/// into pieces of a chain.
 #[derive(Clone, Debug)]
 struct Cut {
     algorithm: Algorithm,
@@ -209,8 +209,8 @@ fn cuts() -> impl Strategy<Value = Cut> {
     })
 }
 
-/// A chain of the bytes, in pieces of these lengths and what is left. The Bufs have headroom, and
-/// tailroom.
+/// Returns a chain of the bytes, in pieces of these lengths and one of the remaining bytes. The
+/// Bufs have headroom and tailroom.
 fn chain_of(inventory: &BufInventory, mmap: &Mmap, bytes: &[u8], pieces: &[usize]) -> BufChain {
     let chain = BufChain::with_capacity(pieces.len() + 1);
     let (mut rest, mut at) = (bytes, 0);
@@ -310,7 +310,8 @@ fn a_copy_of_a_session_goes_on_by_itself() {
             session.update(&part).await.unwrap();
             fork.finish((), &dst).await.unwrap();
             assert_eq!(digest(&dst), bare(algorithm, &[7; 128]));
-            // What the fork had is gone: it goes on from there.
+            // `copy_from` replaces the state of the fork, which continues from the state of
+            // `session`.
             fork.update(&part).await.unwrap();
             fork.copy_from(&session).unwrap();
             for session in [&session, &fork] {
@@ -318,7 +319,7 @@ fn a_copy_of_a_session_goes_on_by_itself() {
                 session.finish(tail, &dst).await.unwrap();
                 assert_eq!(digest(&dst), bare(algorithm, &[7; 261]));
             }
-            // Both begin a new message.
+            // Both sessions now begin a new message.
             for session in [&session, &fork] {
                 session.finish(&part, &dst).await.unwrap();
                 assert_eq!(digest(&dst), bare(algorithm, &[7; 128]));
@@ -408,7 +409,7 @@ fn the_parts_of_a_session_go_one_after_the_other() {
         let idle = sha.session(Sha256).unwrap();
         busy(session.copy_from(&idle).map(|()| 0));
         busy(idle.copy_from(&session).map(|()| 0));
-        // What was refused has no Lease.
+        // The refused job holds no lease.
         drop(other.data_mut().unwrap());
         drop(dst.data_mut().unwrap());
         drop(hold);
@@ -479,11 +480,11 @@ fn a_forgotten_hash_keeps_its_memory_and_its_session() {
         let mut op: Pin<Box<_>> = Box::pin(session.finish(part.clone(), dst.clone()).owned());
         poll_pending(op.as_mut());
         std::mem::forget(op);
-        // The session's own handle goes, and what the device writes does not.
+        // The session's own handle is dropped; the state that the device writes stays.
         drop(session);
         leased(&[&part, &dst]);
         drop(hold);
-        // Nobody asked for a ring: whoever works next looks.
+        // No event was armed: the next operation that polls finds the completion.
         bench.engine_works().await;
         until("it is over", || {
             bench.workq.stats().in_flight == 0 && dst.data_len() > 0
@@ -594,7 +595,8 @@ fn what_is_wrong_with_the_operands_is_said_before_anything_happens() {
         let (src, dst) = (bench.filled(b"abc"), bench.filled(&[9; 4096]));
         for room in [0, 1, 31] {
             dst.set_data(0, 4096 - room).unwrap();
-            // Whoever has them: it is not asked for a Lease.
+            // The guards make any lease fail with `InUse`, so another error comes before the
+            // leases.
             let guards = (src.data_mut().unwrap(), dst.data_mut().unwrap());
             let numbers = [room as u64, 32];
             let refused = hash(&src, &dst).await;
@@ -652,7 +654,7 @@ fn what_is_wrong_with_the_operands_is_said_before_anything_happens() {
     });
 }
 
-/// Everybody may read at once: a hash takes a read Lease on its source.
+/// A hash takes a read lease on its source, so several jobs can read at once.
 #[test]
 fn one_source_is_hashed_and_copied_at_once() {
     each(async |bench| {
@@ -698,10 +700,10 @@ fn what_is_beyond_the_limits_is_refused() {
     }
 }
 
-/// A software device that says less of itself.
+/// A software device that declares fewer capabilities than it has.
 struct Less(Device, DevInfo);
 
-// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
+// SAFETY: the inner device keeps the adapter duties; each queue is a new queue of it.
 unsafe impl Adapter for Less {
     fn info(&self) -> &DevInfo {
         &self.1
@@ -830,8 +832,8 @@ fn every_number_of_engines_hashes_alike() {
                 let message = pattern(5, (3 << 20) - 7);
                 src.extend_from_slice(&message).unwrap();
                 let [one, two, three] = [bench.empty(), bench.empty(), bench.empty()];
-                // One is half done while another is put behind it, and one that was delayed comes
-                // in between.
+                // One hash is half done while another is put behind it, and a delayed one runs in
+                // between.
                 for fault in [Fault::Behind(1), Fault::Pass, Fault::Pass] {
                     bench.soft.faults().push(fault);
                 }
@@ -850,7 +852,7 @@ fn every_number_of_engines_hashes_alike() {
     }
 }
 
-/// A hash that was put aside is due while another one is half done: neither disturbs the other.
+/// A hash that was put aside comes due while another is half done: neither affects the other.
 #[test]
 fn a_delayed_hash_that_comes_in_between_is_hashed_by_itself() {
     let bench = Bench::new(Config::new(true, Mode::EventDriven));
@@ -948,8 +950,8 @@ fn many_tasks_hash_and_copy_on_one_workq() {
     }
 }
 
-/// A task whose answers are always ready gives way to others (Tokio's cooperative budget), the
-/// sooner the longer they take.
+/// A task whose results are always ready lets other tasks run (Tokio's cooperative budget): the
+/// longer the results take, the sooner.
 #[test]
 fn a_loop_of_ready_hashes_starves_nobody() {
     each(async |bench| {

@@ -1,5 +1,5 @@
-//! Sync events within a process: every operation in every mode, waits, their places, and how an
-//! event ends.
+//! Sync events within a process: every operation in every mode, waits, the entries for waits, and
+//! how an event ends.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio_doca::{
     sync_event::{Location, SyncEvent},
 };
 
-/// On both sides of events in every setup.
+/// Runs `story` on both sides of an event in every setup.
 fn each(story: impl AsyncFn(&Setup, &SyncEvent, &SyncEvent)) {
     for setup in Setup::all() {
         let (owner, importer) = setup.pair();
@@ -68,7 +68,7 @@ fn a_wait_is_over_when_the_value_is_greater_and_not_before() {
         assert_eq!(woken, Ok(4));
         let (woken, before) = tokio::join!(other.wait_gt(9).owned(), one.add(6));
         assert_eq!((woken, before), (Ok(10), Ok(4)));
-        // Nothing is greater than that.
+        // No value is greater than this one.
         one.set(u64::MAX).await.unwrap();
         let mut never = pin!(other.wait_gt(u64::MAX));
         poll_pending(never.as_mut());
@@ -128,14 +128,14 @@ fn waits_have_places_of_their_own_and_a_line() {
                 (Reason::WaitsFull, ErrorKind::Again)
             );
             mentions(&full.to_string(), &[2]);
-            // A WorkQ of one Slot is not full of waits.
+            // Waits take no slot of the WorkQ, which has only one.
             assert_eq!(importer.get().await, Ok(0));
             assert_eq!(importer.workq().in_flight(), 0);
             let line: Vec<_> = (0..10)
                 .map(|_| tokio::spawn(importer.wait_gt(0).owned()))
                 .collect();
             tokio::task::yield_now().await;
-            // A place that is given back goes to the line at once.
+            // An entry that is returned goes to a waiting task at once.
             drop(first.pop());
             owner.set(1).await.unwrap();
             assert_eq!(first.pop().unwrap().await, Ok(1));
@@ -155,7 +155,7 @@ fn a_wait_that_is_dropped_stops_waiting_at_once() {
                 let mut wait = Box::pin(importer.wait_gt(turn));
                 poll_pending(wait.as_mut());
                 drop(wait);
-                // There is one place, and it is free.
+                // The event has one entry for waits, and it is free.
                 let wait = importer.wait_gt(turn).start().unwrap();
                 if turn % 2 == 0 {
                     drop(wait);
@@ -278,7 +278,7 @@ fn stopping_ends_waits_and_what_the_other_side_does() {
 fn the_importer_may_go_and_another_may_come() {
     for setup in Setup::all() {
         let (owner, importer) = setup.pair();
-        // The process has another export, and so goes on to listen.
+        // The process has another export, so that it keeps listening.
         let _others = setup.pair();
         let blob = owner.export_dpu(owner.device()).unwrap();
         let again = || SyncEvent::from_export(&setup.dpu(), &blob).wait();
@@ -295,7 +295,7 @@ fn the_importer_may_go_and_another_may_come() {
             assert_eq!(wait.await, Ok(7));
             drop(next);
             let next = again().unwrap();
-            // Dropped before it is started, too.
+            // Importing also works again after an import was dropped before it was started.
             drop(next);
             let last = setup.importer(&blob);
             owner.stop();
@@ -319,7 +319,7 @@ fn shutting_the_workq_down_ends_its_waits() {
                 assert_eq!(reason(wait.await.unwrap()), Reason::Shutdown);
             }
             assert_eq!(reason(importer.get().await), Reason::Shutdown);
-            // The event itself is there.
+            // The event itself still exists.
             owner.set(1).await.unwrap();
         }));
     }
@@ -435,7 +435,7 @@ fn the_counter_may_lie_in_memory_of_the_applications() {
             .backing(&mmap, 4096)
             .attach(&setup.workq())
             .unwrap();
-        // The memory stays where it is.
+        // The memory cannot be stopped while the event uses it.
         assert_eq!(mmap.stop().unwrap_err().kind(), ErrorKind::InUse);
         let blob = owner.export_dpu(&host).unwrap();
         let importer = setup.importer(&blob);
@@ -555,7 +555,7 @@ fn who_exports_and_who_imports() {
         owner.export_dpu(&setup.device(View::Host, "pf1")),
         ErrorKind::InvalidValue,
     );
-    // The other port's, a scalable function, and the host itself.
+    // These functions belong to the other port, to a scalable function, and to the host itself.
     for (view, name) in [(View::Dpu, "p1"), (View::Dpu, "p0s0"), (View::Host, "pf0")] {
         let device = setup.device(view, name);
         rejected(
@@ -609,7 +609,7 @@ fn an_adapter_waits_for_small_numbers_and_whole_bytes() {
                 reason(importer.wait_gt_masked(0, 0xf0).await),
                 Reason::WaitMask
             );
-            // Jobs and the blocking flavour have no limits.
+            // The limit applies neither to jobs nor to the blocking flavour.
             owner.set(u64::MAX).await.unwrap();
             assert_eq!(importer.get().await, Ok(u64::MAX));
         }));
@@ -620,7 +620,8 @@ fn an_adapter_waits_for_small_numbers_and_whole_bytes() {
     }
 }
 
-/// The wait failed since the value of its event is beyond 254, and the error says so.
+/// Checks that a wait has failed because the value of its event is greater than 254, with the value
+/// in the error.
 #[track_caller]
 fn too_high(result: Result<u64, JobError>, value: u64) {
     let error = result.unwrap_err();
@@ -637,7 +638,7 @@ fn an_adapter_does_not_wait_where_the_value_is_beyond_its_limit() {
         let (owner, importer) = setup.pair();
         run(in_time("the waits", async {
             for (one, other) in [(&owner, &importer), (&importer, &owner)] {
-                // The mask hides the second value, and the limit is that of the value.
+                // The mask hides the second value, but the limit applies to the unmasked value.
                 for (value, mask) in [(255, u64::MAX), (256, 0xff), (u64::MAX, u64::MAX)] {
                     one.set(254).await.unwrap();
                     let mut waiting = pin!(other.wait_gt_masked(254, mask));
@@ -701,7 +702,7 @@ fn faults_on_request_come_to_jobs() {
         let lost = tokio::time::timeout(Duration::from_millis(5), event.get()).await;
         assert!(lost.is_err());
         assert_eq!(workq.in_flight(), 1);
-        // A wait is no job.
+        // A wait is no job, so it uses up no fault.
         soft.faults().push(Fault::Pass);
         let (waited, ()) = tokio::join!(event.wait_gt(0), async { event.set(2).await.unwrap() });
         assert_eq!(waited, Ok(2));

@@ -1,5 +1,5 @@
-//! Waits beyond the places of their sync event: a value serves those in line, whatever becomes of
-//! the waits that have the places.
+//! More waits than a sync event has entries: a value completes the queued waits too, whatever
+//! happens to the waits that have the entries.
 
 use std::future::poll_fn;
 use std::mem::forget;
@@ -16,12 +16,12 @@ use tokio_doca::{
 };
 
 const PLACES: u32 = 2;
-/// No test sets as much.
+/// A value that no test reaches.
 const NEVER: u64 = 1_000_000;
 const ALL: u64 = u64::MAX;
 
-/// In each setup, for an event of this process alone and for both sides of a shared one: `story`
-/// gets who sets the event and who waits for it.
+/// Runs `story` in each setup, for an event within this process and for both sides of a shared one.
+/// Its arguments are the side that sets the event and the side that waits for it.
 fn each(story: impl AsyncFn(&SyncEvent, &SyncEvent)) {
     for setup in Setup::all().map(|setup| setup.waits(PLACES)) {
         let private = setup.private();
@@ -37,7 +37,7 @@ fn each(story: impl AsyncFn(&SyncEvent, &SyncEvent)) {
     }
 }
 
-/// Waits that have all places until they are dropped.
+/// Returns waits that occupy all entries until they are dropped.
 fn take_places(
     event: &SyncEvent,
     threshold: u64,
@@ -49,7 +49,7 @@ fn take_places(
     taken
 }
 
-/// Lets the task of a wait come into the line, and sleep there.
+/// Gives the task of a wait time to queue, and to sleep there.
 async fn stands_in_line(event: &SyncEvent) {
     let spin = Duration::from_micros(50);
     let since = Instant::now();
@@ -89,7 +89,7 @@ fn a_value_that_ends_only_some_serves_those_in_line() {
         assert!(!last.is_finished());
         sets.add(4).await.unwrap();
         assert_eq!(last.await.unwrap(), Ok(9));
-        // Who has come later finds the value at once.
+        // A wait that starts later finds the value at once.
         assert_eq!(waits.wait_gt(8).await, Ok(9));
     });
 }
@@ -98,7 +98,7 @@ fn a_value_that_ends_only_some_serves_those_in_line() {
 fn a_wait_in_line_passes_those_that_are_never_polled() {
     each(async |sets, waits| {
         take_places(waits, 0).into_iter().for_each(forget);
-        // In line, and never polled again.
+        // This wait is queued, and never polled again.
         let mut left = pin!(waits.wait_gt(0));
         assert!(futures::poll!(left.as_mut()).is_pending());
         let line = tokio::spawn(waits.wait_gt_masked(0, ALL).owned());
@@ -159,7 +159,7 @@ fn a_wait_in_line_does_not_end_where_the_value_is_beyond_the_limit() {
 
 #[test]
 fn an_idle_wait_in_line_is_polled_now_and_then() {
-    // The longest nap, as `SyncEvent::wait_gt` documents it.
+    // The longest nap that `SyncEvent::wait_gt` documents.
     const NAP: Duration = Duration::from_micros(8400);
     let spin = Duration::from_micros(50);
     let modes = [Mode::EventDriven, Mode::Hybrid { spin }];
@@ -176,7 +176,7 @@ fn an_idle_wait_in_line_is_polled_now_and_then() {
             let idle = tokio::time::timeout(Duration::from_millis(300), counted);
             assert!(idle.await.is_err());
         });
-        // Shorter naps come first, and a spin.
+        // A spin and shorter naps come first.
         let naps = since.elapsed().div_duration_f64(NAP) as u64 + 8;
         assert!(polls <= 2 * naps + 200, "{polls} polls, {naps} naps");
     }

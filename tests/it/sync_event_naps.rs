@@ -1,5 +1,5 @@
-//! Waits on a device that cannot wait: the value is got again and again, and an idle wait naps in
-//! between.
+//! Waits on a device that cannot wait: the library reads the value again and again, and an idle
+//! wait naps in between.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,10 +12,10 @@ use tokio::runtime::Builder;
 use tokio_doca::soft::{Fault, Limits, Soft};
 use tokio_doca::{BufPool, Dma, ErrorKind, Mmap, Mode, sync_event::SyncEvent};
 
-/// The longest nap, as `SyncEvent::wait_gt` documents it.
+/// The longest nap that `SyncEvent::wait_gt` documents.
 const NAP: Duration = Duration::from_micros(8400);
 
-/// For how long a wait is idle.
+/// How long a wait is idle in these tests.
 const IDLE: Duration = Duration::from_millis(500);
 
 fn setups() -> [Setup; 4] {
@@ -28,22 +28,22 @@ fn jobs(event: &SyncEvent) -> u64 {
     event.device().jobs().expect("it counts them")
 }
 
-/// Of one wait, with as many more waits.
+/// Checks that `waits` idle waits have read the value only about once per nap.
 fn few_jobs(event: &SyncEvent, waits: u32, since: (u64, Instant)) {
     let (jobs, time) = (jobs(event) - since.0, since.1.elapsed());
-    // Shorter naps come first, and a spin of 50 us.
+    // A spin of 50 us and shorter naps come first.
     let naps = time.div_duration_f64(NAP) as u64 + 8;
     let most = u64::from(waits) * (2 * naps + 200);
     assert!(jobs <= most, "{jobs} jobs in {time:?}, for {waits} waits");
 }
 
-/// A runtime with I/O and without timers runs them.
+/// Runs a future on a runtime with I/O and without timers.
 fn run_untimed<F: Future>(future: F) -> F::Output {
     let runtime = Builder::new_current_thread().enable_io().build().unwrap();
     runtime.block_on(future)
 }
 
-/// Sets the event, after a while, from a thread of its own.
+/// Sets the event from another thread, after a while.
 fn set_later(event: &SyncEvent, value: u64) -> std::thread::JoinHandle<()> {
     let event = event.clone();
     std::thread::spawn(move || {
@@ -92,7 +92,7 @@ fn a_wait_naps_in_block_on_too() {
     }
 }
 
-// The job keeps the thread spinning.
+// The job in flight makes the thread spin.
 #[test]
 fn a_wait_naps_in_block_on_beside_a_job_that_never_ends() {
     for setup in setups() {

@@ -62,7 +62,7 @@ fn the_peer_of_a_close_gets_an_error_that_is_a_disconnect() {
     });
 }
 
-/// However the peer has left, and though it had receives posted for the message.
+/// The message fails however the peer has left, even if it had posted receives for the message.
 #[test]
 fn a_message_that_begins_after_the_peer_has_left_is_not_sent() {
     if needs_soft("a peer that has gone is noticed by what is sent alone") {
@@ -95,7 +95,7 @@ fn a_message_that_begins_after_the_peer_has_left_is_not_sent() {
     }
 }
 
-/// Also if nobody has polled since.
+/// This holds even if no task has polled since.
 #[test]
 fn what_has_come_before_a_shutdown_is_not_lost() {
     if needs_soft("an adapter has an acknowledgement before its completion") {
@@ -117,7 +117,7 @@ fn an_error_that_is_no_end_of_the_peer_is_no_disconnect() {
         let error = here.send(&[0; 9]).await.unwrap_err();
         assert!(!error.is_disconnect(), "{error}");
         assert!(!receive.await.unwrap_err().is_disconnect());
-        // Nor can it be closed in order any more.
+        // The connection can no longer be closed in order either.
         assert!(here.rdma.close().await.is_err());
     });
 }

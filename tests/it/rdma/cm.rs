@@ -1,4 +1,4 @@
-//! Connections by rdma_cm, on the adapter; the fake adapters have the same stories
+//! Connections by rdma_cm on the adapter; the fake adapters run the same tests
 //! (`tests/verbs/cm.rs`).
 
 use support::both_sides::Side;
@@ -52,7 +52,7 @@ async fn the_software_device_says_that_it_has_none() {
     let connector = options.connector(&device, &workq).unwrap();
     let error = connector.connect(StreamAddr::Cm(addr)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotSupported);
-    // Where TCP will do, both sides meet at that number.
+    // If TCP is allowed too, both sides use the same port number for it.
     let options = options.or_tcp(true);
     let any = StreamAddr::Cm("127.0.0.1:0".parse().unwrap());
     let listener = options.bind(&device, &workq, any).await.unwrap();

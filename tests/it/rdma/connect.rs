@@ -1,4 +1,5 @@
-//! Remote operations: what each does, what it is refused for, and the states of a context.
+//! Remote operations: the effect of each, the errors with which they are refused, and the states of
+//! a context.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use tokio_doca::{
     rdma::{Mtu, RdmaState, RecvOpcode, Transport},
 };
 
-/// Ends, or the test fails.
+/// Awaits the future, and fails the test if it does not complete in time.
 async fn within<F: Future>(future: F) -> F::Output {
     in_time("it", future).await
 }
@@ -29,8 +30,8 @@ const MODES: [Mode; 3] = [
     },
 ];
 
-/// Every mode, inline and queued, on the loopback device and on the software device, or the
-/// adapter.
+/// Runs `test` in every mode, inline and queued, on the loopback device and on the software device,
+/// or on the adapter.
 async fn everywhere<F: Future<Output = ()>>(test: impl Fn(Side, Side) -> F) {
     for mode in MODES {
         for inline in [false, true] {
@@ -64,7 +65,7 @@ async fn each_operation_does_what_it_says() {
             (RecvOpcode::SendImm, Some(7))
         );
         assert_eq!(dst.data().unwrap()[..], *b"hello, you", "appended");
-        // One-sided.
+        // One-sided operations.
         let (mmap, remote) = remote(&there, &here, 64, all_access());
         assert_eq!(a.write(&here.filled(b"12345678"), &remote).await, Ok(8));
         let back = here.empty();
@@ -152,7 +153,7 @@ async fn lists_are_gathered_and_scattered() {
             back.push(here.filled(&[b'.'; ELEMENT - 4])).unwrap();
         }
         assert_eq!(here.rdma.read(&remote, &back).await, Ok(8), "the shorter");
-        // Longer lists than it was built for.
+        // These lists are longer than the context was built for.
         dst.push(there.empty()).unwrap_err();
         let long = BufChain::with_capacity(4);
         for _ in 0..4 {
@@ -224,13 +225,13 @@ async fn memory_that_is_read_only_is_sent_and_not_received_into() {
         refused(here.rdma.recv(&empty()).await.unwrap_err());
         refused(here.rdma.recv(empty()).start().unwrap_err().into());
         refused(here.rdma.read(&remote, &empty()).await.unwrap_err());
-        // As one of a list, too.
+        // The Buf is refused as a part of a list, too.
         let list = BufChain::with_capacity(2);
         list.push(here.empty()).unwrap();
         list.push(empty()).unwrap();
         refused(here.rdma.read(&remote, &list).await.unwrap_err());
         assert_eq!(here.rdma.state(), RdmaState::Connected);
-        // The device reads what is sent and written, and it always may.
+        // A device may always read memory that is sent or written.
         let dst = there.empty();
         let (sent, received) = tokio::join!(here.rdma.send(&full), there.rdma.recv(&dst));
         assert_eq!((sent, received.unwrap().len), (Ok(64), 64));
@@ -281,7 +282,7 @@ async fn what_is_refused_leaves_the_state_as_it_is() {
             a.recv(&full).await.unwrap_err().reason(),
             Reason::NoTailroom
         );
-        // Access of the memory.
+        // Each operation needs the access flag of the memory.
         let without = |access| remote(&there, &here, 64, all_access() - access);
         let (_keep, remote) = without(Access::RDMA_WRITE);
         assert_eq!(
@@ -298,7 +299,7 @@ async fn what_is_refused_leaves_the_state_as_it_is() {
             a.compare_swap(&remote, 0, 1).await.unwrap_err().reason(),
             Reason::RemoteNotAtomic
         );
-        // Memory of another device.
+        // Memory of another device is refused.
         let (_loopback, other) = Loopback::device(false);
         let stranger = Side::new(&other, Mode::BusyPoll);
         assert_eq!(
@@ -310,7 +311,7 @@ async fn what_is_refused_leaves_the_state_as_it_is() {
             a.write(&src, &foreign).await.unwrap_err().reason(),
             Reason::ForeignDevice
         );
-        // In use.
+        // Memory that is in use is refused.
         let guard = src.data_mut().unwrap();
         assert_eq!(
             a.send(&src).await.unwrap_err().reason(),
@@ -359,7 +360,7 @@ async fn what_a_device_does_not_have_is_refused() {
     let error = a.send(here.filled(&[0; 9])).await.unwrap_err();
     assert_eq!(error.reason(), Reason::TooLarge);
     assert_eq!(a.write(here.filled(&[7; 8]), &remote).await, Ok(8));
-    // No more than the shorter side counts, and it is eight.
+    // The shorter side determines the length, which is eight.
     let back = here.filled(&[0; ELEMENT - 8]);
     assert_eq!(a.read(&remote, &back).await, Ok(8));
     let error = a.read(&remote, here.empty()).await.unwrap_err();
@@ -459,7 +460,7 @@ async fn a_failure_flushes_the_rest_with_the_first_cause_and_both_recover() {
         let mut watch = here.rdma.watch();
         assert_eq!(watch.state(), RdmaState::Connected);
         let (first, second, dst) = (here.filled(b"1"), here.filled(b"2"), here.empty());
-        // No receive is posted there: the first fails, the others are flushed.
+        // The peer has no receive posted: the first send fails, and the others are flushed.
         let (first_sent, second_sent, received) = within(async {
             tokio::join!(
                 here.rdma.send(&first),
@@ -487,7 +488,7 @@ async fn a_failure_flushes_the_rest_with_the_first_cause_and_both_recover() {
         let error = here.rdma.send(&first).await.unwrap_err();
         assert_eq!(error.cause(), Some(Reason::NoReceive));
         assert_eq!(here.rdma.export().unwrap_err().kind(), ErrorKind::BadState);
-        // The peer goes on, until this one is reset: its blob is worth nothing then.
+        // The peer stays connected until this side is reset; then its old blob is invalid.
         let old = there.rdma.export().unwrap();
         assert_eq!(there.rdma.state(), RdmaState::Connected);
         here.rdma.reset().unwrap();
@@ -496,13 +497,13 @@ async fn a_failure_flushes_the_rest_with_the_first_cause_and_both_recover() {
         there.rdma.reset().unwrap();
         let error = here.rdma.connect(&old).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
-        // Once more, with the same memory.
+        // Connects again, with the same memory.
         connect(&here.rdma, &there.rdma);
         let theirs = there.empty();
         let (received, sent) =
             within(async { tokio::join!(there.rdma.recv(&theirs), here.rdma.send(&first)) }).await;
         assert_eq!((sent, received.unwrap().len), (Ok(1), 1));
-        // What the peer does not permit fails both sides.
+        // An operation that the peer does not permit fails both sides.
         let error = within(here.rdma.write(&first, &memory)).await.unwrap_err();
         assert_eq!(error.reason(), Reason::RemoteAccess);
         for side in [&here, &there] {
@@ -611,7 +612,7 @@ async fn a_handshake_connects_over_a_stream_and_leaves_the_rest_of_it() {
     let side = || Side::new(&device, Mode::EventDriven);
     for accepts in [[false, false], [false, true], [true, false]] {
         let (here, there) = (side(), side());
-        // Narrower than a blob.
+        // The pipe is narrower than a blob.
         let (mut one, mut other) = duplex(3);
         let both = async {
             let (a, b) = tokio::join!(
@@ -628,7 +629,7 @@ async fn a_handshake_connects_over_a_stream_and_leaves_the_rest_of_it() {
         };
         within(both).await;
     }
-    // Two servers that wait for each other.
+    // Two servers wait for each other.
     let (here, there) = (side(), side());
     let (mut one, mut other) = duplex(4096);
     let shaken = tokio::join!(
@@ -648,7 +649,7 @@ async fn a_handshake_with_a_stranger_leaves_the_context_as_it_was() {
     let (_loopback, device) = Loopback::device(false);
     let side = || Side::new(&device, Mode::EventDriven);
     for accepts in [false, true] {
-        // Too long, no blob, gone.
+        // An answer that is too long, an answer that is no blob, and a peer that has gone.
         for (answer, kind) in [
             (&[0, 1, 0, 0][..], ErrorKind::InvalidValue),
             (&[0, 0, 0, 1, 7, 1], ErrorKind::InvalidValue),
@@ -663,7 +664,7 @@ async fn a_handshake_with_a_stranger_leaves_the_context_as_it_was() {
             assert_eq!(error.kind(), kind, "{error}");
             assert_eq!(side.rdma.state(), RdmaState::Init);
         }
-        // It cannot connect.
+        // The peer cannot connect to this side's blob.
         let (mut stream, mut stranger) = duplex(4096);
         let (side, blob) = (side(), side());
         let theirs = blob.rdma.export().unwrap();
@@ -759,7 +760,7 @@ fn a_device_without_endpoints_is_refused() {
     assert_eq!(error.kind(), ErrorKind::NotSupported);
 }
 
-/// The slot of an endpoint that has gone is given to the next one.
+/// The slot of a dropped endpoint is given to the next one, which must refuse the old blob.
 #[test]
 fn a_blob_of_an_rdma_that_has_gone_is_not_taken_for_its_successors_own() {
     if needs_soft("an adapter's endpoints are known by their numbers") {
@@ -776,8 +777,8 @@ fn a_blob_of_an_rdma_that_has_gone_is_not_taken_for_its_successors_own() {
     }
 }
 
-/// Another Rdma of the same WorkQ has come and gone before the one that this one connects to: the
-/// end of the first wakes nobody in place of the second.
+/// A visitor from the same WorkQ connects and goes before the real peer connects: the visitor's end
+/// wakes no other task instead of the sleeper.
 #[tokio::test]
 async fn a_peer_that_replaces_a_visitor_wakes_who_sleeps() {
     if needs_soft("an adapter connects nobody before both sides have asked for it") {
@@ -786,7 +787,7 @@ async fn a_peer_that_replaces_a_visitor_wakes_who_sleeps() {
     let device = under_test(true);
     let [here, there] = [(); 2].map(|()| WorkQ::builder().build().unwrap());
     let rdma = |workq: &WorkQ| Rdma::builder(&device).attach(workq).unwrap();
-    // The two WorkQs share a doorbell page for as long as these are connected.
+    // The two WorkQs share a doorbell page while these two are connected.
     let (one, other) = (rdma(&here), rdma(&there));
     let (first, second) = (one.export().unwrap(), other.export().unwrap());
     one.connect(&second).await.unwrap();

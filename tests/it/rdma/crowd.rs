@@ -1,18 +1,19 @@
-//! Queues with many peer queues, most of which are idle, or come and go: each message is heard.
+//! Queues that are connected to many peer queues, most of which are idle, or come and go: each
+//! message is received.
 
 use support::events::between;
 use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio_doca::{Mode, Rdma, WorkQ};
 
-/// More peer queues than a queue looks at each time.
+/// More peer queues than a queue polls in each turn.
 const PEERS: usize = 70;
 
 fn workq(mode: Mode) -> WorkQ {
     WorkQ::builder().depth(8).mode(mode).build().unwrap()
 }
 
-/// A queue whose `here[at]` is connected to `peers[at]`, which is on a queue of its own.
+/// A queue whose `here[at]` is connected to `peers[at]`, which has its own queue.
 struct Crowd {
     queue: WorkQ,
     here: Vec<Side>,
@@ -33,12 +34,12 @@ impl Crowd {
         Crowd { queue, here, peers }
     }
 
-    /// A peer sends to the queue, which sleeps or polls meanwhile, and back.
+    /// Sends a message from a peer to the queue, which sleeps or polls meanwhile, and one back.
     async fn there_and_back(&self, at: usize) {
         let (here, peer) = (&self.here[at], &self.peers[at]);
         for (from, to) in [(peer, here), (here, peer)] {
             let both = futures::future::join(to.recv(), async {
-                // The receiver may sleep by now.
+                // The receiver may be asleep by now.
                 tokio::task::yield_now().await;
                 from.rdma.send(from.filled(b"hello")).await.unwrap();
             });
@@ -60,7 +61,8 @@ fn a_queue_hears_each_of_many_peers() {
     }
 }
 
-/// Pages that were left to their bells are found by a queue that hears none.
+/// While the queue is event-driven, the doorbells of some pages wake it; once it polls, it reads
+/// those pages itself.
 #[test]
 fn a_queue_that_begins_to_poll_hears_each_of_many_peers() {
     let crowd = Crowd::new(Mode::EventDriven);
@@ -77,8 +79,8 @@ fn a_queue_that_begins_to_poll_hears_each_of_many_peers() {
     });
 }
 
-/// Of two queues one has let go of what joined them, and the other one, which has not polled since,
-/// connects by it again.
+/// One of two queues has released the page that connects them; the other queue, which has not
+/// polled since, connects by it again.
 #[test]
 fn a_peer_queue_that_comes_back_is_heard() {
     for mode in [Mode::EventDriven, Mode::BusyPoll, Mode::default()] {
@@ -109,7 +111,8 @@ fn a_peer_queue_that_comes_back_is_heard() {
     }
 }
 
-/// More than a WorkQ has at once, and nothing polls it.
+/// Attaches more contexts than a WorkQ can have at once, one after the other, while nothing polls
+/// the WorkQ.
 #[test]
 fn contexts_that_come_and_go_leave_room_for_more() {
     if device::needs_soft("a queue pair of an adapter takes long to make") {

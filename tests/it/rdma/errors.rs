@@ -1,5 +1,5 @@
-//! What fails between two Rdmas, who is told what, and how both begin anew (RDMA guide 4.3, 5.1.4,
-//! 5.2.3).
+//! Failures between two `Rdma`s: the error that each side gets, and how both connect again (RDMA
+//! guide 4.3, 5.1.4, 5.2.3).
 
 use std::time::{Duration, Instant};
 
@@ -18,14 +18,14 @@ use tokio_doca::{
 
 const RNR: Duration = Duration::from_millis(60);
 
-/// Two connected sides of this process.
+/// Returns two connected sides of this process.
 fn pair(setup: Setup) -> (Side, Side) {
     let sides = (Side::new(setup), Side::new(setup));
     connect(&sides.0.rdma, &sides.1.rdma);
     sides
 }
 
-/// Both begin anew.
+/// Resets and connects both sides again.
 fn again(one: &Side, other: &Side) {
     one.rdma.reset().unwrap();
     other.rdma.reset().unwrap();
@@ -33,16 +33,16 @@ fn again(one: &Side, other: &Side) {
     connect(&one.rdma, &other.rdma);
 }
 
-/// Messages pass both ways.
+/// Passes a message in each direction.
 async fn works(one: &Side, other: &Side) {
     for (from, to) in [(one, other), (other, one)] {
-        // The receive is posted first, however late this thread is with the send.
+        // The receive is posted before the send, however late this thread is.
         let (received, sent) = tokio::join!(to.recv(), from.send(b"works"));
         assert_eq!((sent, received), (Ok(()), Ok(b"works".to_vec())));
     }
 }
 
-/// A receive, or what is in flight with it, was flushed since the peer has ended so.
+/// Checks that an operation was flushed because the peer has ended for the reason `peer`.
 #[track_caller]
 fn flushed_by<T>(result: Result<T, JobError>, peer: Reason) {
     let (reason, cause) = failed(result);
@@ -83,7 +83,7 @@ fn a_send_without_a_receive_fails_in_time_and_both_begin_anew() {
             assert!(wakes < 10, "{wakes} wake-ups");
         }
         assert_eq!(one.failed().await.reason(), Reason::NoReceive);
-        // What comes later, too, and the peer is told.
+        // Later operations fail with the same cause, and the peer is notified.
         assert_eq!(failed(one.rdma.send(&message).await), cause);
         assert_eq!(failed(one.rdma.recv(()).await), cause);
         let heard = in_time("the peer", other.rdma.recv(())).await;
@@ -118,7 +118,7 @@ fn a_message_that_is_too_long_is_told_to_both() {
     });
 }
 
-/// A write with an immediate: the receive that it ends is over in any case.
+/// Makes a write with an immediate, and waits until the receive for it has completed in any case.
 async fn write_imm(
     one: &Side,
     other: &Side,
@@ -135,8 +135,8 @@ async fn write_imm(
     result
 }
 
-/// Which operations work with these permissions of the peer's: write, read, compare_swap,
-/// fetch_add, write_imm.
+/// Returns which operations the peer's permissions allow: write, read, compare_swap, fetch_add,
+/// write_imm.
 async fn permitted(one: &Side, other: &Side, reason: &[Reason]) -> [bool; 5] {
     let there = one.import(&other.memory()).buf(..8).unwrap();
     let mut works = [false; 5];
@@ -154,19 +154,19 @@ async fn permitted(one: &Side, other: &Side, reason: &[Reason]) -> [bool; 5] {
         assert_eq!(error.kind(), ErrorKind::NotPermitted);
         assert!(reason.contains(&error.reason()), "{error}");
         if error.reason() == Reason::RemoteAccess {
-            // Found on the way: both have failed.
+            // The peer refused the operation: both sides have failed.
             assert_eq!(one.failed().await, error);
             let heard = in_time("the peer", other.rdma.recv(())).await;
             flushed_by(heard, Reason::PeerFailed);
             again(one, other);
         }
-        // Refused before: both are as they were.
+        // This side refused the operation: both sides are as before.
         assert_eq!(one.rdma.state(), RdmaState::Connected);
     }
     works
 }
 
-/// The table of the guide's section 5.1.4.
+/// Checks the table in section 5.1.4 of the guide.
 #[test]
 fn each_permission_is_needed_for_its_own_operations() {
     let flags = [Access::RDMA_WRITE, Access::RDMA_READ, Access::RDMA_ATOMIC];
@@ -182,7 +182,7 @@ fn each_permission_is_needed_for_its_own_operations() {
         ];
         for flag in flags {
             let less = REMOTE - flag;
-            // Of one's own, nothing is asked.
+            // This side's own permissions do not matter.
             let one = Side::new(Setup {
                 permissions: Access::empty(),
                 ..setup
@@ -237,7 +237,7 @@ fn what_is_refused_before_it_is_posted_changes_nothing() {
             failed(one.rdma.fetch_add(&odd, 1).await).0,
             Reason::Misaligned
         );
-        // An adapter is one device, on which both sides are.
+        // With an adapter both sides are on the same device.
         if adapter().is_none() {
             let foreign = other.rdma.write(other.filled(b"x"), &short).await;
             assert_eq!(failed(foreign).0, Reason::ForeignDevice);
@@ -248,8 +248,8 @@ fn what_is_refused_before_it_is_posted_changes_nothing() {
     });
 }
 
-/// Connects to a blob that is worth nothing to this side, which is refused, or comes to light with
-/// the first job.
+/// Connects to a blob that is invalid for this side. Either `connect` is refused, or the first job
+/// fails.
 async fn wrong(side: &Side, blob: &[u8]) {
     let connected = side.rdma.connect(blob).await;
     if connected.is_ok() && connects_unasked() {
@@ -262,7 +262,7 @@ async fn wrong(side: &Side, blob: &[u8]) {
     assert_eq!(side.rdma.state(), RdmaState::Init);
 }
 
-/// An Rdma in each of its states is connected, or refused.
+/// Connects an `Rdma` in each of its states: only two in their first state can be connected.
 #[test]
 fn connecting_is_for_two_that_are_in_their_first_state() {
     each(async |setup| {
@@ -283,7 +283,8 @@ fn connecting_is_for_two_that_are_in_their_first_state() {
         for blob in [&blobs[1], &blobs[2]] {
             rejected(one.rdma.connect(blob).await, ErrorKind::BadState);
         }
-        // Somebody came whom the other one does not know; the one that it knows is let in.
+        // `other` does not know `one`, which has connected to it. It connects to `third`, which is
+        // accepted instead.
         other.rdma.connect(&blobs[2]).await.unwrap();
         third.rdma.connect(&blobs[1]).await.unwrap();
         works(&other, &third).await;
@@ -292,9 +293,9 @@ fn connecting_is_for_two_that_are_in_their_first_state() {
         rejected(one.rdma.connect(&blobs[1]).await, ErrorKind::BadState);
         rejected(one.rdma.export(), ErrorKind::BadState);
         one.rdma.reset().unwrap();
-        // One that is connected is nobody else's.
+        // A side that is connected accepts no other peer.
         wrong(&one, &blobs[1]).await;
-        // What was exported before a reset is worth nothing.
+        // A blob from before a reset is invalid.
         third.rdma.reset().unwrap();
         wrong(&one, &blobs[2]).await;
         assert_ne!(third.rdma.export().unwrap(), blobs[2]);
@@ -311,7 +312,7 @@ fn whoever_is_reset_or_dropped_is_named_by_its_peer() {
             let (waiting, buf) = (one.empty(), one.filled(&pattern(1, ELEMENT)));
             let recv = one.rdma.recv(&waiting);
             let sends = async {
-                // No receive is posted: it waits.
+                // The peer has posted no receive, so the message waits.
                 let sent = one.rdma.send(&buf).await;
                 failed(sent)
             };
@@ -338,7 +339,7 @@ fn whoever_is_reset_or_dropped_is_named_by_its_peer() {
     });
 }
 
-/// Nobody waits for anything but the state.
+/// A watch is the only task that waits.
 #[test]
 fn a_watch_tells_of_the_peers_end() {
     for &defer in defers() {
@@ -353,7 +354,7 @@ fn a_watch_tells_of_the_peers_end() {
     }
 }
 
-/// The mode of the WorkQ is set afterwards.
+/// The WorkQ becomes event-driven only after the watch has started.
 #[test]
 fn a_watch_of_a_busy_workq_hears_once_that_is_event_driven() {
     for &defer in defers() {
@@ -369,8 +370,8 @@ fn a_watch_of_a_busy_workq_hears_once_that_is_event_driven() {
     }
 }
 
-/// What is finished inline looks at nothing: whoever does only that hears of its peer's end all the
-/// same.
+/// Inline jobs do not poll the device; a task that only makes such jobs learns of its peer's end
+/// all the same.
 #[test]
 fn a_loop_of_one_sided_operations_hears_of_the_peers_end() {
     each(async |setup| {
@@ -419,8 +420,8 @@ fn a_reset_flushes_what_is_in_flight_and_gives_all_back() {
     });
 }
 
-/// A peer that leaves takes its receives back, also between two looks of a sender: it has left in
-/// order, and broken no rule.
+/// A peer that leaves removes its receives, perhaps while a sender checks for them: it has left in
+/// order, and is not reported as breaking the protocol.
 #[test]
 fn a_peer_that_leaves_while_a_message_is_sent_breaks_no_rule() {
     if needs_soft("a peer that has gone is noticed by what is sent alone") {

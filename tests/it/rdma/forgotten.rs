@@ -1,4 +1,4 @@
-//! Receives that were forgotten, and what they keep of others.
+//! Receives that were forgotten, and what they keep from others.
 
 use support::rdma::{Setup, Side, connect, failed};
 use support::*;
@@ -20,7 +20,8 @@ fn is_in_use(buf: &Buf) -> bool {
     }
 }
 
-/// Drops a receive into `dropped`, and begins another one into `adopter`, which adopts it.
+/// Drops a receive into `dropped`, and starts another one into `adopter`, which adopts the dropped
+/// one.
 fn adopted<'a>(
     side: &'a Side,
     dropped: &'a Buf,
@@ -67,7 +68,7 @@ fn an_adopter_that_was_not_polled_since_its_message_came_ends_with_a_reset() {
             assert_eq!(failed(ended), (Reason::Flushed, Some(Reason::Reset)));
             assert!(!is_in_use(&dropped) && !is_in_use(&adopter));
             assert_eq!(adopter.data_len(), 0);
-            // All places are there again.
+            // All entries for receives are free again.
             other.rdma.reset().unwrap();
             connect(&one.rdma, &other.rdma);
             let all: Vec<_> = (0..16)

@@ -1,4 +1,4 @@
-//! One-sided operations leave the responder alone, and atomics count with everybody else's.
+//! One-sided operations do not wake the responder, and atomics from several sides add up.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use support::rdma::{Setup, Side, connect};
 use support::{in_time, run};
 use tokio_doca::Mode;
 
-/// Two sides that sleep.
+/// Runs `body` with two event-driven sides.
 fn each(body: impl AsyncFn(Side, Side)) {
     for &defer in defers() {
         let setup = Setup::new(defer, Mode::EventDriven);
@@ -26,10 +26,10 @@ fn the_responder_sleeps_on() {
         let (full, empty) = (one.filled(&[7; 64]), one.empty());
         let posted = other.rdma.recv(());
         tokio::pin!(posted);
-        // It is asleep, and armed for messages.
+        // The responder sleeps, and is armed for messages.
         let asleep = tokio::time::timeout(Duration::from_millis(1), &mut posted);
         assert!(asleep.await.is_err());
-        // Of what woke it before, to be told that it is connected, say.
+        // Lets the task handle earlier events, such as that of the connection.
         tokio::task::yield_now().await;
         let before = other.workq.stats();
         for _ in 0..200 {

@@ -1,4 +1,4 @@
-//! Receives: their order, what becomes of dropped ones, back-pressure, and the stream.
+//! Receives: their order, dropped ones, back-pressure, and the stream of receives.
 
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -24,12 +24,12 @@ const MODES: [Mode; 3] = [
     },
 ];
 
-/// Ends, or the test fails.
+/// Awaits the future, and fails the test if it does not complete in time.
 async fn within<F: Future>(future: F) -> F::Output {
     in_time("it", future).await
 }
 
-/// Where nobody needs to know what the device has, on every device.
+/// Runs `test` on every device, for tests that need not know what the device holds.
 async fn on_devices<F: Future<Output = ()>>(test: impl Fn(Side, Side) -> F) {
     for (mode, device) in on_each_device() {
         let (here, there) = pair(&device, mode);
@@ -45,8 +45,8 @@ async fn everywhere<F: Future<Output = ()>>(test: impl Fn(Loopback, Side, Side) 
     }
 }
 
-/// The loopback device, and the software device, whose Jobs are finished inline or never, or the
-/// adapter.
+/// Returns the loopback device, and either the software devices, whose jobs finish inline or never,
+/// or the adapter.
 fn devices() -> Vec<Device> {
     let under_test = defers().iter().map(|&defer| under_test(defer));
     std::iter::once(Loopback::device(false).1)
@@ -59,7 +59,7 @@ fn on_each_device() -> impl Iterator<Item = (Mode, Device)> {
     devices().into_iter().flat_map(in_each_mode)
 }
 
-/// A side with so many places for receives.
+/// Returns two sides with `receives` entries for receives.
 fn small(device: &Device, mode: Mode, receives: u32) -> (Side, Side) {
     let side = || Side::with(device, mode, |builder| builder.recv_queue_size(receives));
     let sides = (side(), side());
@@ -73,7 +73,7 @@ fn message(number: u32) -> [u8; 4] {
 
 #[tokio::test]
 async fn timeouts_lose_no_message() {
-    // An emulated adapter takes milliseconds for each.
+    // On an emulated adapter each message takes milliseconds.
     let messages = if adapter().is_some() { 100 } else { 1000 };
     for (mode, device) in on_each_device() {
         for same in [true, false] {
@@ -91,7 +91,7 @@ async fn timeouts_lose_no_message() {
                 let (mut number, mut dropped, mut tries) = (0, 0, 0);
                 let mut dst = there.empty();
                 while number < messages {
-                    // Given up at the first poll, or later, or not at all.
+                    // Gives up at the first poll, later, or never.
                     let mut patience = tries % 3;
                     tries += 1;
                     let received = {
@@ -153,7 +153,7 @@ async fn what_landed_for_dropped_ones_goes_to_the_next_in_order() {
         for number in 0..3 {
             here.rdma.send(here.filled(&message(number))).await.unwrap();
         }
-        // Three have landed, one is still posted; adopters post nothing.
+        // Three messages have arrived, and one receive is still posted; adopters post nothing.
         let dst = there.empty();
         for number in 0..3 {
             assert_eq!(there.rdma.recv(&dst).await.unwrap().len, 4);
@@ -165,7 +165,7 @@ async fn what_landed_for_dropped_ones_goes_to_the_next_in_order() {
         let mut fourth = pin!(there.rdma.recv(&dst));
         assert!(poll(fourth.as_mut()).is_pending());
         assert_eq!(loopback.posted(), 1);
-        // An adopter that is dropped leaves it to the next.
+        // An adopter that is dropped leaves its receive to the next one.
         drop(there.rdma.recv(there.empty()).start().unwrap());
         assert_eq!(loopback.posted(), 2);
         let (sent, received) = tokio::join!(here.rdma.send(here.filled(&message(3))), fourth);
@@ -215,7 +215,7 @@ async fn a_message_that_does_not_fit_or_cannot_be_had_stays_for_the_next() {
         assert_eq!(error.reason(), Reason::DestinationInUse);
         drop(guard);
         assert_eq!(there.rdma.state(), RdmaState::Connected);
-        // A list takes it in pieces.
+        // A list receives the message in pieces.
         let chain = BufChain::with_capacity(1);
         chain.push(there.filled(&[0; ELEMENT - 5])).unwrap();
         assert_eq!(there.rdma.recv(&chain).await.unwrap().len, 5);
@@ -223,7 +223,7 @@ async fn a_message_that_does_not_fit_or_cannot_be_had_stays_for_the_next() {
             (chain.data_len(), narrow.data_len()),
             (ELEMENT, ELEMENT - 4)
         );
-        // Of an immediate no room is needed.
+        // An immediate needs no memory.
         drop(there.rdma.recv(there.empty()).start().unwrap());
         here.rdma.send_imm((), 9).await.unwrap();
         let received = there.rdma.recv(()).await.unwrap();
@@ -295,7 +295,7 @@ async fn without_a_place_a_receive_waits_its_turn_or_says_so() {
             "it is not leased in line"
         );
         assert_eq!(loopback.posted(), 2);
-        // One that is dropped makes room as well: it is adopted.
+        // Dropping a receive also allows another one, which adopts it.
         drop(second);
         let sends = async {
             for number in 0..3 {
@@ -319,7 +319,7 @@ async fn a_forgotten_receive_keeps_its_place_and_holds_up_nobody() {
         let buf = there.empty();
         std::mem::forget(there.rdma.recv(buf.clone()).start().unwrap());
         let second = there.rdma.recv(there.empty()).start().unwrap();
-        // One in line that nobody polls again, though it is told.
+        // A receive that waits for an entry, is notified, and is never polled again.
         let mut lazy = Box::pin(there.rdma.recv(()));
         assert!(poll(lazy.as_mut()).is_pending());
         std::mem::forget(lazy);
@@ -372,7 +372,7 @@ async fn a_stream_yields_messages_in_order_and_keeps_receives_posted() {
             here.rdma.write_imm((), (), 5).await.unwrap();
         };
         let receives = async {
-            // More than the pool has, so that it runs dry now and then.
+            // The messages outnumber the pool's Bufs, so that the pool is sometimes empty.
             let mut kept = std::collections::VecDeque::new();
             for number in 0..100 {
                 let buf = stream.next().await.unwrap().unwrap().buf.unwrap();
@@ -388,7 +388,7 @@ async fn a_stream_yields_messages_in_order_and_keeps_receives_posted() {
             assert!(written.buf.is_none() && written.received.immediate == Some(5));
         };
         within(async { tokio::join!(sends, receives) }).await;
-        // What comes for a stream that was dropped is for the next.
+        // A message for a stream that was dropped goes to the next receive.
         poll(pin!(stream.next()))
             .is_pending()
             .then_some(())
@@ -397,7 +397,7 @@ async fn a_stream_yields_messages_in_order_and_keeps_receives_posted() {
         here.rdma.send(here.filled(b"late")).await.unwrap();
         let dst = there.empty();
         assert_eq!(within(there.rdma.recv(&dst)).await.unwrap().len, 4);
-        // It ends with the first error.
+        // A stream ends with its first error.
         let mut stream = there.rdma.recv_stream(&pool, 64);
         assert!(poll(pin!(stream.next())).is_pending());
         there.rdma.reset().unwrap();
@@ -412,7 +412,7 @@ async fn a_stream_takes_over_a_receive_that_is_older_than_its_own() {
     on_devices(|here, there| async move {
         let mut stream = there.rdma.recv_stream(&there.pool, 2);
         assert!(poll(pin!(stream.next())).is_pending());
-        // The third; the stream's next is the fourth.
+        // This receive is the third that is posted; the next one of the stream is the fourth.
         let beside = there.rdma.recv(there.empty()).start().unwrap();
         for number in 0..2 {
             here.rdma.send(here.filled(&message(number))).await.unwrap();
@@ -445,7 +445,7 @@ async fn a_stream_that_has_ended_leaves_its_receives_to_others() {
         let error = stream.next().await.unwrap().unwrap_err();
         assert_eq!(error.reason(), Reason::ReceiveTooSmall);
         assert_eq!(there.rdma.recv(there.empty()).await.unwrap().len, 4);
-        // It meets the other one of the stream's.
+        // This message arrives in the other receive of the stream.
         here.rdma.send(here.filled(b"is")).await.unwrap();
         assert_eq!(there.rdma.recv(there.empty()).await.unwrap().len, 2);
         assert!(stream.next().await.is_none());
@@ -453,8 +453,8 @@ async fn a_stream_that_has_ended_leaves_its_receives_to_others() {
     .await;
 }
 
-/// Where there is no runtime the thread looks, and whoever calls `progress`: not the event that is
-/// rung for.
+/// Without a runtime the thread itself polls, and so does a caller of `progress`; they must not
+/// wait for an event that wakes only the unpolled receive.
 #[test]
 fn in_block_on_one_in_line_that_nobody_polls_holds_up_nobody() {
     for own_loop in [false, true] {
@@ -504,7 +504,7 @@ async fn a_receive_that_is_forgotten_asleep_keeps_nobody_arming() {
     assert!(poll(receive.as_mut()).is_pending());
     std::mem::forget(receive);
     let before = workq.stats();
-    // The end of an Rdma rings.
+    // The end of an `Rdma` signals the WorkQ.
     drop(rdma);
     until("it looks", || workq.stats().wake_ups > before.wake_ups).await;
     assert_eq!(workq.stats().arms, before.arms);
@@ -540,7 +540,7 @@ async fn an_rdma_that_goes_takes_its_receives_with_it() {
         let posted = |_| there.rdma.recv(there.empty()).start().unwrap();
         let receives: Vec<_> = (0..3).map(posted).collect();
         drop((there.rdma.recv(&dst).start().unwrap(), receives));
-        // One has landed, and is in the device's queue or with an orphan.
+        // One message has arrived, and is in the device's queue or with an orphan.
         here.rdma.send(here.filled(b"x")).await.unwrap();
         let Side {
             rdma, pool, workq, ..
@@ -553,7 +553,8 @@ async fn an_rdma_that_goes_takes_its_receives_with_it() {
         assert_eq!(all.len(), pool.elements());
         assert!(matches!(here.rdma.state(), RdmaState::Error(_)));
         drop(all);
-        // The next has the same number on the WorkQ, and what was left in the queue is not its.
+        // The next context gets the same number on the WorkQ, but not the messages that were left
+        // in the queue.
         let again = tokio_doca::Rdma::builder(&device).attach(&workq).unwrap();
         here.rdma.reset().unwrap();
         connect(&here.rdma, &again);

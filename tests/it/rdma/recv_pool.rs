@@ -1,4 +1,4 @@
-//! Many connections that receive from one pool.
+//! Many connections that receive into one pool.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,8 +18,9 @@ use tokio_doca::{
 
 const ROOM: usize = 8192;
 
-/// On an adapter the connections of a WorkQ share their receives, so that a peer with more messages
-/// than credits need not wait: tests of such peers need the software device.
+/// Returns the software device. On an adapter the connections of a WorkQ share their receives, so
+/// that a peer with more messages than credits need not wait; tests of such peers need the software
+/// device.
 fn device() -> Device {
     support::device::under_test(false)
 }
@@ -29,7 +30,7 @@ fn bufs(device: &Device, count: usize) -> BufPool {
     BufPool::builder(&mmap).element_size(ROOM).build().unwrap()
 }
 
-/// A server's side with connections to as many clients, each on the clients' WorkQ.
+/// The server's side of connections to clients, all of which are on the clients' WorkQ.
 struct Server {
     pool: RecvPool,
     workq: WorkQ,
@@ -47,7 +48,8 @@ impl Server {
         let mut pairs = Vec::new();
         for _ in 0..connections {
             let builder = Rdma::builder(&device).recv_pool(&pool);
-            // For immediates of writes: an adapter asks for it even if no bytes are written.
+            // Writes with immediates need this permission: an adapter checks it even if no bytes
+            // are written.
             let builder = builder.permissions(Access::RDMA_WRITE);
             let rdma = builder.attach(&server).unwrap();
             let peer = context(&device, &clients, setup);
@@ -74,7 +76,7 @@ impl Server {
     }
 }
 
-/// A server with a pool of so many Bufs, and defaults for the rest.
+/// Returns a server with a pool of `count` Bufs, and defaults otherwise.
 fn server(mode: Mode, connections: usize, count: usize) -> Server {
     Server::new(Setup::new(false, mode), connections, |device| {
         RecvPool::new(&bufs(device, count))
@@ -93,7 +95,7 @@ async fn next(stream: &mut RecvStream) -> Vec<u8> {
     bytes
 }
 
-/// The error that a stream ends with.
+/// Returns the error with which a stream ends.
 async fn end(stream: &mut RecvStream) -> JobError {
     let last = in_time("the end", stream.next()).await;
     last.unwrap().unwrap_err()
@@ -155,7 +157,7 @@ fn each_kind_of_message_is_told_as_it_came() {
             assert_eq!((received.opcode, received.immediate), (opcode, immediate));
             assert_eq!(message.buf.as_ref().map(bytes), data);
         }
-        // What the connection sends needs no pool.
+        // Sending on this connection does not use the pool.
         let buf = server.client.empty();
         let (sent, received) = join(server.rdmas[0].send(()), peer.recv(&buf)).await;
         assert_eq!((sent, received.unwrap().len), (Ok(0), 0));
@@ -176,7 +178,7 @@ fn a_peer_without_credits_waits_and_stops_no_other() {
         for number in 0..4 {
             server.send(0, &[number; 200]).await.unwrap();
         }
-        // The fifth has none, and the stream of its connection is not polled.
+        // The fifth message has no receive, since the stream of its connection is not polled.
         let fifth = server.send(0, &[4]).await;
         assert_eq!(failed(fifth).0, Reason::NoReceive);
         let mut other = server.rdmas[1].messages();
@@ -184,7 +186,7 @@ fn a_peer_without_credits_waits_and_stops_no_other() {
             server.send(1, &[number]).await.unwrap();
             assert_eq!(next(&mut other).await, [number]);
         }
-        // What it had credits for has arrived all the same.
+        // The messages for which the peer had credits have arrived all the same.
         let mut stream = server.rdmas[0].messages();
         for number in 0..4 {
             assert_eq!(next(&mut stream).await, [number; 200]);
@@ -236,14 +238,15 @@ fn a_stream_that_finds_the_pool_empty_waits_its_turn_and_for_the_end_of_its_conn
                 .await
                 .unwrap()
                 .unwrap();
-            // The others stand in line for the Buf.
+            // The other streams wait for the Buf.
             assert!(streams[1].next().now_or_never().is_none());
             assert!(streams[2].next().now_or_never().is_none());
             drop(first);
             assert_eq!(next(&mut streams[1]).await, [1]);
             assert_eq!(next(&mut streams[2]).await, [2]);
 
-            // The peer of one leaves while there is neither a message nor a Buf for it.
+            // The peer of one stream leaves while there is neither a message nor a Buf for this
+            // stream.
             let taken = server.pool.bufs().try_alloc().unwrap();
             let mut last = streams.pop().unwrap();
             let ended = tokio::spawn(async move { last.next().await });
@@ -294,7 +297,7 @@ fn a_job_of_an_rdma_whose_peer_has_left_waits_without_looking_again_and_again() 
         tokio::task::yield_now().await;
         let turns = || server.workq.stats().polls;
         let before = turns();
-        // Whoever looks again and again takes as many turns as this thread does.
+        // A task that polls again and again would take as many turns as this thread.
         for _ in 0..200 {
             tokio::task::yield_now().await;
         }
@@ -305,7 +308,7 @@ fn a_job_of_an_rdma_whose_peer_has_left_waits_without_looking_again_and_again() 
     });
 }
 
-/// Their messages have come, and a Buf comes home while another one stays out.
+/// Their messages have arrived, and a Buf is returned while another one stays out.
 #[test]
 fn streams_that_nobody_polls_hold_up_no_other() {
     for idle in [1, 2, 5] {
@@ -318,7 +321,7 @@ fn streams_that_nobody_polls_hold_up_no_other() {
             }
             let mut streams: Vec<_> = server.rdmas.iter().map(Rdma::messages).collect();
             let mut last = streams.pop().unwrap();
-            // An adapter's messages come a moment later.
+            // On an adapter messages arrive a moment later.
             until("all messages have come", || {
                 let mut polled = streams.iter_mut().map(|it| it.next().now_or_never());
                 assert!(polled.all(|message| message.is_none()));
@@ -372,7 +375,7 @@ fn a_dropped_stream_loses_nothing() {
         let server = server(Mode::EventDriven, 1, 2);
         for number in 0..50_u8 {
             let mut stream = server.rdmas[0].messages();
-            // Dropped while it waits.
+            // Drops the stream while it waits.
             assert!(stream.next().now_or_never().is_none());
             drop(stream);
             server.send(0, &[number]).await.unwrap();
@@ -512,8 +515,8 @@ fn pools_that_no_device_takes_are_refused() {
     assert!(attach(&RecvPool::new(&small)).is_ok());
 }
 
-/// A stream that always finds a message never looks at its WorkQ, and is told of the first one that
-/// it does not find.
+/// A stream that always finds a message never polls its WorkQ, and is notified of the first message
+/// that it does not find.
 #[test]
 fn a_stream_that_keeps_up_with_its_peer_is_told_of_the_next_message() {
     for mode in all_modes() {
@@ -522,7 +525,8 @@ fn a_stream_that_keeps_up_with_its_peer_is_told_of_the_next_message() {
                 let pool = |device: &Device| RecvPool::new(&bufs(device, 2)).credits(credits);
                 let server = Server::new(Setup::new(false, mode), 1, pool);
                 let mut stream = server.rdmas[0].messages();
-                // It waits, and is told: the reaper looks at its endpoint without hints now.
+                // The stream waits and is notified, so that the reaper now polls its endpoint
+                // without hints.
                 let first = tokio::spawn(async move { (next(&mut stream).await, stream) });
                 tokio::task::yield_now().await;
                 server.send(0, b"first").await.unwrap();
@@ -543,7 +547,7 @@ fn a_stream_that_keeps_up_with_its_peer_is_told_of_the_next_message() {
     }
 }
 
-/// Sender and receiver on a thread each, at their own speeds.
+/// Sender and receiver are on separate threads, at their own speeds.
 #[test]
 fn messages_between_threads_are_all_told() {
     const MESSAGES: u32 = 20_000;
@@ -608,7 +612,8 @@ fn a_stream_takes_nothing_after_a_shutdown() {
     });
 }
 
-/// A job that asks whether the peer is there says that it has left, and not that it has no receive.
+/// A job that probes the peer fails because the peer has left, and not because the peer has no
+/// receive.
 #[test]
 fn a_job_that_outwaits_the_last_messages_says_that_the_peer_has_left() {
     run(async {
@@ -628,7 +633,7 @@ fn a_job_that_outwaits_the_last_messages_says_that_the_peer_has_left() {
     });
 }
 
-/// A burst of a sink to a stream that is slow: it stops by itself, and loses nothing.
+/// A sink sends a burst to a slow stream: it pauses by itself, and loses nothing.
 #[test]
 fn a_burst_meets_a_slow_stream() {
     for mode in all_modes() {
@@ -658,8 +663,8 @@ fn a_burst_meets_a_slow_stream() {
     }
 }
 
-/// Two streams of one Rdma whose only place is taken stand in line for a Buf: one gets it, and
-/// neither passes its turn on for ever.
+/// Two streams share an `Rdma` whose only receive entry is taken, and both wait for a Buf: one
+/// stream gets the Buf, and they do not pass it on for ever.
 #[test]
 fn streams_without_a_place_keep_their_turn() {
     run(async {
@@ -698,8 +703,8 @@ fn streams_without_a_place_keep_their_turn() {
     });
 }
 
-/// Of two WorkQs: each connection has its messages, few Bufs serve them all, and nobody disturbs
-/// the others.
+/// The connections are on two WorkQs: each gets its own messages, few Bufs serve them all, and none
+/// disturbs the others.
 #[test]
 fn a_thousand_connections_of_a_process_share_a_pool() {
     const CONNECTIONS: usize = 1000;
@@ -713,7 +718,7 @@ fn a_thousand_connections_of_a_process_share_a_pool() {
     let sent = bufs(&device, 8);
     let mut transport = Transport::default();
     if support::device::adapter().is_some() {
-        // All are asked whether they are there, once a second: too often for an emulated one.
+        // An adapter probes each peer once a second, which is too often for an emulated one.
         transport.ack_timeout = Some(Duration::from_secs(8));
     }
     let builder = || {

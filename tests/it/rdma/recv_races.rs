@@ -1,5 +1,5 @@
-//! A receive that is posted while its Rdma is reset, and one whose poll panics in a subscriber of
-//! the application's.
+//! A receive that is posted while its `Rdma` is reset, and a receive whose poll panics in a
+//! `tracing` subscriber of the application.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use support::subscriber::OnEvent;
 use support::*;
 use tokio_doca::{Mode, Rdma, WorkQ};
 
-/// As if another thread reset it between the two steps of a post.
+/// Acts as another thread that resets the `Rdma` between the two steps of a post.
 #[test]
 fn a_receive_that_is_posted_into_the_next_life_keeps_its_message_when_it_is_dropped() {
     run(async {
@@ -23,14 +23,14 @@ fn a_receive_that_is_posted_into_the_next_life_keeps_its_message_when_it_is_drop
         assert_eq!(loopback.posted(), 1);
         connect(&one, &other);
         in_time("the message", other.send_imm((), 7)).await.unwrap();
-        // It is here, and nobody has asked for it.
+        // The message has arrived, and no task has asked for it.
         one.state();
         let received = in_time("a receive", one.recv(())).await.unwrap();
         assert_eq!(received.immediate, Some(7));
     });
 }
 
-/// Two whose sends wait for a receive.
+/// Returns two endpoints whose sends wait for a receive.
 fn both() -> (Loopback, Rdma, Rdma) {
     let (loopback, device) = Loopback::device(false);
     let workq = WorkQ::builder().build().unwrap();
@@ -41,14 +41,14 @@ fn both() -> (Loopback, Rdma, Rdma) {
     (loopback, rdma(), rdma())
 }
 
-/// The same, connected.
+/// Returns two such endpoints, connected.
 fn connected() -> (Loopback, Rdma, Rdma) {
     let (loopback, one, other) = both();
     connect(&one, &other);
     (loopback, one, other)
 }
 
-/// As if another thread posted it between the two steps of a reset, and dropped it.
+/// Acts as another thread that posts a receive between the two steps of a reset, and drops it.
 #[test]
 fn a_message_that_a_reset_has_overtaken_is_not_for_the_next_connection() {
     for collected in [false, true] {
@@ -75,7 +75,8 @@ fn a_message_that_a_reset_has_overtaken_is_not_for_the_next_connection() {
     }
 }
 
-/// As if another thread reset it, connected it and collected, all amid a post.
+/// Acts as another thread that resets the `Rdma`, connects it and reaps, all in the middle of a
+/// post.
 #[test]
 fn a_message_that_comes_amid_the_post_of_its_receive_is_of_the_life_that_it_came_in() {
     run(async {
@@ -85,7 +86,7 @@ fn a_message_that_comes_amid_the_post_of_its_receive_is_of_the_life_that_it_came
             again.reset().unwrap();
             peer.reset().unwrap();
             connect(&again, &peer);
-            // It is sent, whoever waits for it.
+            // The message is sent although its future is dropped.
             drop(peer.send_imm((), 7).start().unwrap());
         });
         let collects = one.clone();
@@ -99,7 +100,7 @@ fn a_message_that_comes_amid_the_post_of_its_receive_is_of_the_life_that_it_came
     });
 }
 
-/// A message of the old connection that was collected before the reset, amid the post.
+/// A message of the old connection that was reaped in the middle of a post, before the reset.
 #[test]
 fn a_message_that_came_amid_a_post_before_a_reset_goes_with_it() {
     run(async {
@@ -136,7 +137,7 @@ fn a_subscriber_that_panics_in_the_poll_of_a_receive_costs_neither_message_nor_p
             }
             let mut first = Box::pin(one.rdma.recv(()));
             poll_pending(first.as_mut());
-            // Whoever is in line has a waker that panics, which is logged.
+            // The waiting receive has a waker that panics, which is logged.
             let mut second = Box::pin(one.rdma.recv(()));
             let bad = Call::waker(|| panic!("a waker of the application's"));
             let polled = second.as_mut().poll(&mut Context::from_waker(&bad));
@@ -152,7 +153,7 @@ fn a_subscriber_that_panics_in_the_poll_of_a_receive_costs_neither_message_nor_p
                 "{polled:?}"
             );
             drop((first, second));
-            // The only place is free, and was not given back twice.
+            // The only entry is free, and was returned only once.
             let next = one.rdma.recv(()).start().unwrap();
             assert!(one.rdma.recv(()).start().is_err());
             in_time("a send", other.rdma.send_imm((), 2)).await.unwrap();

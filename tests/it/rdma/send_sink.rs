@@ -17,7 +17,8 @@ use tokio_doca::{
 
 const MESSAGES: u32 = 60;
 
-/// One that has nothing inline, and those of the software device: with all inline, or nothing.
+/// Returns the loopback device, which sends nothing inline, and the devices under test: software
+/// devices that send all messages inline, or none, or the adapter.
 fn devices() -> Vec<Device> {
     let under_test = defers().iter().map(|&defer| under_test(defer));
     std::iter::once(Loopback::device(false).1)
@@ -25,7 +26,7 @@ fn devices() -> Vec<Device> {
         .collect()
 }
 
-/// Two connected sides of a device, the first of them on a WorkQ of this depth.
+/// Returns two connected sides of a device; the first side's WorkQ has `depth` slots.
 fn pair(device: &Device, setup: Setup, depth: u32) -> (Side, Side) {
     let side = |depth| {
         let workq = WorkQ::builder().depth(depth).mode(setup.mode);
@@ -36,7 +37,7 @@ fn pair(device: &Device, setup: Setup, depth: u32) -> (Side, Side) {
     sides
 }
 
-/// Runs a story on each device, in each mode, with each of these depths of the sender's WorkQ.
+/// Runs `story` on each device, in each mode, with each of these depths of the sender's WorkQ.
 fn each(depths: &[u32], story: impl AsyncFn(Side, Side)) {
     let modes = Setup::all().into_iter().filter(|setup| !setup.defer);
     for setup in modes {
@@ -54,7 +55,7 @@ fn message(number: u32) -> Vec<u8> {
     number.to_le_bytes().repeat(1 + number as usize % 20)
 }
 
-/// Feeds messages with these numbers, as Bufs come home.
+/// Feeds messages with these numbers as Bufs become free.
 async fn feed(
     side: &Side,
     sink: &mut SendSink<Buf>,
@@ -86,7 +87,7 @@ fn messages_arrive_in_order_at_a_peer_that_posts_late() {
                 sink.close().await.unwrap();
             };
             let mut sends = pin!(in_time("the sends", sends));
-            // Nothing is posted: they wait.
+            // The peer has posted no receives, so the messages wait.
             assert_eq!(sends.as_mut().now_or_never(), None);
             join(sends, expect(&there, 0..MESSAGES)).await;
         }
@@ -109,13 +110,13 @@ fn a_burst_is_sent_by_its_flush_and_not_before() {
         for posted in posted {
             in_time("the burst", posted).await.unwrap();
         }
-        // A flush of nothing is over.
+        // A flush without messages completes at once.
         assert_eq!(sink.flush().now_or_never(), Some(Ok(())));
     });
 }
 
-/// The peer begins with the first half of a burst while the second is fed, if it has nobody else
-/// to serve.
+/// The peer receives the first half of a burst while the second half is fed, if the WorkQ serves no
+/// other peer.
 #[test]
 fn a_burst_leaves_by_halves_where_it_is_alone_and_inline() {
     if needs_soft("nothing is sent inline") {
@@ -143,7 +144,7 @@ fn a_burst_leaves_by_halves_where_it_is_alone_and_inline() {
     }
 }
 
-/// A fed message is leased: nobody changes it before it is sent.
+/// A fed message is leased: it cannot be changed before it is sent.
 #[test]
 fn a_fed_message_is_leased() {
     each(&[32], async |here, _there| {
@@ -171,8 +172,8 @@ fn a_sink_has_no_more_than_its_depth_on_their_way() {
     });
 }
 
-/// Messages of a sink have their places in line behind what was polled before the flush, and before
-/// what is polled after it.
+/// Messages of a sink are queued behind sends that were polled before the flush, and before sends
+/// that are polled after it.
 #[test]
 fn a_flush_passes_nothing_that_waits_in_line_and_is_not_passed() {
     each(&[1, 3, 32], async |here, there| {
@@ -183,7 +184,7 @@ fn a_flush_passes_nothing_that_waits_in_line_and_is_not_passed() {
             }))
         };
         let mut sink = here.rdma.send_sink(64);
-        // As many as the sink takes. The plain ones have the Slots.
+        // Feeds as many messages as the sink accepts. The plain sends have the slots.
         let end = 4 + here.workq.depth().min(10);
         feed(&here, &mut sink, 4..end).await.unwrap();
         let sends = join3(plain(0..4), sink.flush(), plain(end..20));
@@ -239,7 +240,7 @@ fn tasks_with_sinks_and_plain_sends_share_an_rdma() {
     }
 }
 
-/// Whatever is called from now on says that the sink has failed.
+/// Checks that each call from now on reports that the sink has failed.
 async fn assert_failed(side: &Side, sink: &mut SendSink<Buf>) {
     let over = (Reason::SinkFailed, None);
     assert_eq!(failed(sink.feed(side.filled(b"more")).await), over);
@@ -295,7 +296,7 @@ fn a_message_that_is_too_long_for_its_receive_ends_the_sink() {
     });
 }
 
-/// What was fed before a message that is refused is not sent, and the connection stays.
+/// Messages that were fed before the refused one are not sent, and the connection stays usable.
 #[test]
 fn a_message_that_is_refused_ends_the_sink_alone() {
     each(&[32], async |here, there| {
@@ -314,12 +315,13 @@ fn a_message_that_is_refused_ends_the_sink_alone() {
     });
 }
 
-/// A source that was changed while its message stood in line is found then.
+/// A source that was changed while its message waited for a slot is detected then.
 #[test]
 fn a_message_that_is_refused_in_line_ends_the_sink_and_those_behind_it_are_not_sent() {
     each(&[1], async |here, there| {
         let mut sink = here.rdma.send_sink(1);
-        // The sink's depth is that of the WorkQ, so that these stand in line of another one's Slot.
+        // The sink holds as many messages as the WorkQ has slots, so these wait for the slot of
+        // another send.
         let holder = here.rdma.send(here.filled(&message(0))).start().unwrap();
         let used = here.filled(&message(1));
         sink.feed(used.clone()).await.unwrap();
@@ -351,7 +353,7 @@ fn a_dropped_sink_sends_what_was_submitted_and_nothing_else() {
             feed(&here, &mut sink, 5..9).await.unwrap();
         }
         drop(sink);
-        // The last of four stood in line.
+        // The last of four messages was still waiting.
         let submitted = depth.min(5);
         assert_eq!(here.workq.in_flight() as u32, submitted);
         let last = async { here.send(&message(100)).await.unwrap() };
@@ -364,7 +366,7 @@ fn a_dropped_sink_sends_what_was_submitted_and_nothing_else() {
     });
 }
 
-/// The task of the sink may do something else: it keeps neither Slots nor Bufs of what was sent.
+/// The sink's task may do other work: the slots and Bufs of completed sends become free without it.
 #[test]
 fn sends_that_are_over_hold_up_nobody_though_nobody_polls_the_sink() {
     each(&[4], async |here, there| {
@@ -372,9 +374,9 @@ fn sends_that_are_over_hold_up_nobody_though_nobody_polls_the_sink() {
         feed(&here, &mut sink, 0..4).await.unwrap();
         assert!(sink.flush().now_or_never().is_none());
         expect(&there, 0..4).await;
-        // No operation of its WorkQ is polled.
+        // No operation of this WorkQ is polled.
         until("the Slots are free", || here.workq.in_flight() == 0).await;
-        // It needs a Slot.
+        // This send needs a slot.
         let holder = here.rdma.send(here.filled(&message(4)));
         let (sent, ()) = join(holder, expect(&there, 4..5)).await;
         sent.unwrap();
@@ -395,15 +397,14 @@ fn a_shutdown_ends_a_sink() {
             .unwrap();
         let error = sink.feed(here.filled(b"late")).await;
         assert_eq!(failed(error), (Reason::Shutdown, None));
-        // One that has sent all has nothing to say.
+        // A sink that has sent everything closes without an error.
         here.rdma.send_sink::<Buf>(32).close().await.unwrap();
         assert_failed(&here, &mut sink).await;
         drop(posted);
     });
 }
 
-/// A sink whose messages are all finished inline gives way to other tasks, whether it is fed or
-/// flushed.
+/// A sink whose messages are all sent inline lets other tasks run, whether it is fed or flushed.
 #[test]
 fn a_sink_that_is_fed_for_ever_starves_nobody() {
     if needs_soft("nothing is sent inline") {

@@ -1,4 +1,4 @@
-//! What an Rdma and its WorkQ count: what was flushed is no failure.
+//! The statistics of an `Rdma` and its WorkQ: flushed receives do not count as failures.
 
 use support::rdma::{Setup, Side, connect};
 use support::*;
@@ -49,7 +49,7 @@ fn receives_that_are_flushed_at_a_regular_end_are_no_failures() {
     }
 }
 
-/// Of a busy WorkQ nobody looks otherwise.
+/// Polls the device if its WorkQ is busy-polling, since nothing else does.
 fn look(side: &Side) {
     if side.workq.mode() == Mode::BusyPoll {
         side.rdma.state();

@@ -1,5 +1,5 @@
-//! Operations that have no receive posted hear of the end of their connection: a stream whose pool
-//! is empty, and a receive in line for a place that another one never gives back.
+//! Operations without a posted receive learn of the end of their connection: a stream whose pool is
+//! empty, and a receive that waits for an entry that another receive never returns.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn pair(mode: Mode, receives: u32) -> (Side, Side) {
     (one, other)
 }
 
-/// Takes every buffer of the pool.
+/// Takes all Bufs of the pool.
 fn empty(side: &Side) -> Vec<Buf> {
     std::iter::from_fn(|| side.pool.try_alloc().ok()).collect()
 }
@@ -39,7 +39,7 @@ async fn error_of(mut stream: RecvStream) -> (Reason, Option<Reason>) {
     (error.reason(), error.cause())
 }
 
-/// Spawns a stream on an empty pool, and waits until it has nothing left to do.
+/// Spawns a stream on an empty pool, and waits until it is idle.
 async fn stream_without_bufs(side: &Side) -> (Vec<Buf>, RecvStream) {
     let bufs = empty(side);
     let mut stream = side.rdma.recv_stream(&side.pool, 4);
@@ -154,7 +154,7 @@ fn two_streams_that_share_a_pool_take_turns() {
             let beside = Side::on(&other.device, &other.workq, setup);
             let third = Side::new(setup);
             connect(&third.rdma, &beside.rdma);
-            // Four are left, which the first stream takes.
+            // Leaves four Bufs, which the first stream takes.
             let _kept: Vec<Buf> = empty(&other).drain(4..).collect();
             let mut first = other.rdma.recv_stream(&other.pool, 4);
             assert!(first.next().now_or_never().is_none());
@@ -171,7 +171,7 @@ fn two_streams_that_share_a_pool_take_turns() {
                     side.send(&[round]).await.unwrap();
                 }
             };
-            // The first goes on while the second takes its messages.
+            // The first stream continues while the second one receives its messages.
             let endless = async {
                 loop {
                     one.send(&[0]).await.unwrap();
@@ -190,7 +190,7 @@ fn two_streams_that_share_a_pool_take_turns() {
     }
 }
 
-/// Nobody polls it again, though it was told of a place.
+/// The receive was notified of a free entry, and is never polled again.
 #[test]
 fn a_receive_in_line_that_nobody_polls_leaves_a_stream_its_receives() {
     run(async {
@@ -207,7 +207,8 @@ fn a_receive_in_line_that_nobody_polls_leaves_a_stream_its_receives() {
                 let message = in_time("a message", stream.next()).await.unwrap().unwrap();
                 assert_eq!(*message.buf.unwrap().data().unwrap(), [number]);
             }
-            // As many are posted again: so many sends need no look of this side's.
+            // The stream has posted four receives again, so that four sends complete without a poll
+            // of this side.
             assert!(stream.next().now_or_never().is_none());
         }
         drop(lazy);
@@ -249,7 +250,7 @@ fn a_stream_without_a_place_stands_in_line_and_goes_on() {
                     assert_eq!(first.await.unwrap().len, 1);
                     let message = stream.next().await.unwrap().unwrap();
                     assert_eq!(*message.buf.unwrap().data().unwrap(), [round; 2]);
-                    // A stream in line gives its place up when it is dropped.
+                    // A stream that waits gives its turn up when it is dropped.
                     drop(stream);
                     assert_eq!(behind.await.unwrap().len, 3);
                 };
@@ -264,7 +265,7 @@ fn a_stream_without_a_place_stands_in_line_and_goes_on() {
     }
 }
 
-/// The receive that has the place got its message, and is polled by nobody.
+/// The receive that holds the entry has its message, but is not polled.
 #[test]
 fn a_receive_in_line_hears_of_the_end_although_the_place_before_it_is_kept() {
     for mode in all_modes() {
@@ -273,7 +274,7 @@ fn a_receive_in_line_hears_of_the_end_although_the_place_before_it_is_kept() {
             let mut first = Box::pin(one.rdma.recv(one.empty()).owned());
             poll_pending(first.as_mut());
             other.send(b"abc").await.unwrap();
-            // It looks at the device, so that the message is with its receive.
+            // Polls the device, so that the message reaches its receive.
             assert_eq!(one.rdma.state(), RdmaState::Connected);
             let second = tokio::spawn(one.rdma.recv(one.empty()).owned());
             tokio::task::yield_now().await;
@@ -291,7 +292,7 @@ fn a_receive_in_line_hears_of_the_end_although_the_place_before_it_is_kept() {
     }
 }
 
-// No runtime: the thread itself must hear of the end.
+// Without a runtime the blocked thread itself must learn of the end.
 #[test]
 fn block_on_hears_of_the_end_for_a_stream_on_an_empty_pool() {
     let modes = all_modes().into_iter();
@@ -306,7 +307,7 @@ fn block_on_hears_of_the_end_for_a_stream_on_an_empty_pool() {
             let next = workq.block_on(stream.next());
             let _ = ended.send(next.map(|message| message.is_err()));
         });
-        // It sleeps, or is about to.
+        // The task sleeps, or is about to.
         block_until("it armed", || one.workq.stats().arms > before);
         other.rdma.reset().unwrap();
         assert_eq!(end.recv_timeout(LIMIT), Ok(Some(true)), "{mode:?}");

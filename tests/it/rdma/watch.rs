@@ -1,5 +1,5 @@
-//! Watches of the state of an Rdma: who reads the state may act on it at once, and a change is lost
-//! to no watcher.
+//! Watches of the state of an `Rdma`: a task that reads the state may act on it at once, and no
+//! watcher misses a change.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ fn pair(mode: Mode) -> (Side, Side) {
     (one, other)
 }
 
-/// On a thread of its own, so that a reset that hangs is told, and hangs nobody else.
+/// Runs on a separate thread, so that a reset that hangs fails only this test.
 fn reset_in_the_state_that_was_read(mode: Mode) -> RdmaState {
     let (said, result) = mpsc::channel();
     thread::spawn(move || {
@@ -82,7 +82,7 @@ fn what_has_not_changed_wakes_no_watcher() {
     });
 }
 
-/// Polls once with a waker that counts.
+/// Polls once with a waker that counts its calls.
 fn poll_counted(changed: Pin<&mut impl Future>, count: &Arc<Count>) {
     let waker = count.waker();
     assert!(changed.poll(&mut Context::from_waker(&waker)).is_pending());

@@ -1,4 +1,5 @@
-//! Where streams meet: names of hosts, sockets that listen already, and the addresses of both ends.
+//! The addresses at which streams connect: host names, sockets that listen already, and the
+//! addresses of both ends.
 
 use support::device::under_test;
 use support::stream::small;
@@ -10,7 +11,7 @@ fn base() -> (Device, WorkQ) {
     (under_test(false), WorkQ::builder().build().unwrap())
 }
 
-/// The streams of both ends of a connection by this address, once they know each other's.
+/// Connects a stream by this address, and checks that each end knows the address of the other.
 async fn meets(listener: &RdmaListener, device: &Device, workq: &WorkQ, addr: StreamAddr) {
     let connector = small().connector(device, workq).unwrap();
     let accept = async { listener.accept().await?.accept(b"").await };
@@ -50,7 +51,7 @@ fn a_host_is_found_by_its_name() {
     });
 }
 
-/// The last address's error, since each of them was tried.
+/// All addresses are tried, and the error is that of the last one.
 #[test]
 fn a_host_where_nobody_listens_is_told_with_its_address() {
     run(async {

@@ -1,4 +1,4 @@
-//! Small writes that find no credit share a frame, and nobody needs to write again for it to leave.
+//! Small writes that find no credit share a frame, which is sent without another write.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use tokio_doca::mem::Access;
 use tokio_doca::stream::{RdmaMessages, RdmaStream};
 use tokio_doca::{BufPool, Mmap, Mode};
 
-/// What a frame of these tests carries, and how many a peer takes that does not read.
+/// The payload of a frame in these tests, and how many frames a peer accepts that does not read.
 const PAYLOAD: usize = 252;
 const WINDOW: usize = 3;
 
-/// Runs a story with a pair whose `here` has written as many frames of a byte as it may, and then
-/// `len` bytes, a byte a write.
+/// Runs `story` with a pair whose `here` has used all its credits for frames of one byte, and then
+/// has written `len` single bytes.
 fn pairs(len: usize, story: impl AsyncFn(&Net, RdmaStream, RdmaStream)) {
     pairs_that_linger(Duration::from_secs(1), len, story);
 }
@@ -34,7 +34,7 @@ fn pairs_that_linger(
     each_by_rdma(8, 64, options, async |net| {
         let (mut here, there) = net.pair().await;
         for at in 0..WINDOW + len {
-            // It may wait for the end of a frame that is on its way.
+            // The write may wait until a frame in flight has been sent.
             let byte = [byte(at)];
             let write = in_time("a write", here.write(&byte));
             assert_eq!(write.await.unwrap(), 1);
@@ -46,7 +46,7 @@ fn pairs_that_linger(
     });
 }
 
-/// Reads so many bytes more than `at`.
+/// Reads the next `len` bytes, which start at offset `at`.
 async fn read(stream: &mut RdmaStream, at: usize, len: usize) {
     let mut came = vec![0; len];
     let read = stream.read_exact(&mut came);
@@ -73,7 +73,7 @@ fn what_was_written_without_a_credit_arrives_though_nobody_writes_again() {
     for len in [1, 100, PAYLOAD] {
         pairs(len, async |_, here, mut there| {
             read(&mut there, 0, WINDOW + len).await;
-            // Those of a byte, and one with all the others.
+            // The frames of one byte, and one with all the other bytes.
             until("it is counted", || here.stats().frames_sent > WINDOW as u64).await;
             let stats = here.stats();
             assert_eq!((stats.frames_sent, stats.credit_waits), (4, 1));
@@ -81,7 +81,7 @@ fn what_was_written_without_a_credit_arrives_though_nobody_writes_again() {
     }
 }
 
-/// And the writer is woken when there is room again.
+/// The writer is woken when the frame has space again.
 #[test]
 fn a_frame_that_is_full_is_waited_for() {
     pairs(PAYLOAD, async |_, mut here, mut there| {
@@ -109,7 +109,7 @@ fn a_flush_waits_until_the_frame_has_left() {
     });
 }
 
-/// So does the end, by a shutdown or a drop.
+/// The end follows the frame, whether by a shutdown or by a drop.
 #[test]
 fn the_end_is_behind_it() {
     for drops in [false, true] {
@@ -149,12 +149,13 @@ fn messages_are_sent_behind_it_and_share_no_frame() {
         };
         join(in_time("messages", sends), read(&mut there, 0, 18)).await;
         assert_eq!(here.stream().stats().frames_sent, 9);
-        // Its memory is the stream's device's.
+        // The memory belongs to the device of the stream.
         drop((here, there, net));
     });
 }
 
-/// A peer that has allowed one-sided operations finds bytes that were written before one.
+/// If a peer has permitted one-sided operations, data that was written before such an operation has
+/// arrived before it.
 #[test]
 fn writes_share_no_frame_beside_one_sided_operations() {
     let options = small().send_window(8).permissions(Access::RDMA_WRITE);
@@ -183,7 +184,7 @@ fn a_peer_that_goes_is_an_error_if_it_has_not_left() {
     });
 }
 
-/// What a stream lends stays, though its own task sends meanwhile.
+/// Data that a stream lends stays valid, although the stream's own task sends meanwhile.
 #[test]
 fn what_is_lent_stays_while_the_frame_leaves() {
     pairs(10, async |_, mut here, mut there| {
@@ -199,7 +200,7 @@ fn what_is_lent_stays_while_the_frame_leaves() {
     });
 }
 
-/// The runtime on which it was begun may be driven by nobody any more, or have ended.
+/// The runtime on which the frame was begun may be idle, or may have ended.
 #[test]
 fn it_leaves_by_the_runtime_that_writes() {
     for ends in [false, true] {
@@ -209,7 +210,7 @@ fn it_leaves_by_the_runtime_that_writes() {
                 let runtime = tokio::runtime::Builder::new_current_thread();
                 let runtime = { runtime }.enable_all().build().unwrap();
                 runtime.block_on(async { here.write_all(&[byte(at)]).await.unwrap() });
-                // It ends here.
+                // The runtime ends here.
                 (here, (!ends).then_some(runtime))
             });
             let (mut here, runtime) = begin.await.unwrap();
@@ -224,7 +225,7 @@ fn it_leaves_by_the_runtime_that_writes() {
     }
 }
 
-/// The runtime that wrote ends or is driven by nobody, and nobody calls the stream again.
+/// The runtime that wrote ends or is idle, and the stream is not called again.
 #[test]
 fn it_leaves_by_the_runtime_of_the_stream_if_another_one_does_nothing() {
     for ends in [true, false] {
@@ -244,7 +245,7 @@ fn it_leaves_by_the_runtime_of_the_stream_if_another_one_does_nothing() {
     }
 }
 
-/// A runtime that a poll thread has entered need not be driven.
+/// A poll thread writes while it has entered a runtime that is not driven.
 #[test]
 fn it_leaves_by_the_runtime_of_the_stream_if_a_poll_thread_writes() {
     pairs(0, async |_, mut here, mut there| {
@@ -266,7 +267,7 @@ fn it_leaves_by_the_runtime_of_the_stream_if_a_poll_thread_writes() {
     });
 }
 
-/// The runtime of the stream is the one that does nothing.
+/// The stream's own runtime is idle.
 #[test]
 fn it_leaves_by_the_runtime_that_writes_if_that_of_the_stream_does_nothing() {
     pairs(0, async |_, mut here, mut there| {
@@ -276,19 +277,20 @@ fn it_leaves_by_the_runtime_that_writes_if_that_of_the_stream_does_nothing() {
                 read(&mut there, 0, WINDOW + 1).await;
             });
         };
-        // This thread is the runtime of the stream.
+        // This thread drives the stream's runtime.
         std::thread::spawn(story).join().unwrap();
     });
 }
 
-/// Asserts that a call has said that it cannot wait where it was polled.
+/// Asserts that a call has failed because it cannot wait on the thread that polls it.
 fn cannot_wait<T: std::fmt::Debug>(polled: Option<std::io::Result<T>>) {
     let error = polled.expect("it does not wait").unwrap_err();
     let cause = error.get_ref().unwrap().downcast_ref::<JobError>().unwrap();
     assert_eq!(cause.kind(), BadState, "{cause}");
 }
 
-/// Where there is no runtime, and on a fifth one, a call says so, and the stream stays as it was.
+/// Without a runtime, and on a fifth runtime, a call that must wait fails, and the stream stays as
+/// it was.
 #[test]
 fn a_call_that_cannot_wait_where_it_is_polled_ends_nothing() {
     for (len, others) in [(0, 0), (PAYLOAD, 0), (0, 3), (PAYLOAD, 3)] {
@@ -335,8 +337,8 @@ fn a_call_that_cannot_wait_where_it_is_polled_ends_nothing() {
     }
 }
 
-/// A thread without a runtime writes, which must poll; what it has begun leaves by the runtime of
-/// the stream.
+/// A thread without a runtime writes, and must poll; the frame that it has begun is sent by the
+/// stream's runtime.
 #[test]
 fn it_leaves_by_the_runtime_of_the_stream_if_there_is_no_other() {
     pairs(0, async |_, mut here, mut there| {
@@ -354,7 +356,7 @@ fn it_leaves_by_the_runtime_of_the_stream_if_there_is_no_other() {
     });
 }
 
-/// Halves on threads of their own, whose streams have bytes to send most of the time.
+/// The halves are on separate threads, and their streams have bytes to send most of the time.
 #[test]
 fn halves_and_the_task_of_a_stream_take_turns() {
     let len = if adapter().is_some() {
@@ -400,7 +402,7 @@ fn halves_and_the_task_of_a_stream_take_turns() {
     workers().block_on(async { tokio::spawn(story).await.unwrap() });
 }
 
-/// A slow reader, and a writer that does something else after each burst.
+/// A slow reader, and a writer that does other work after each burst.
 #[test]
 fn bursts_arrive_whole() {
     const BURSTS: usize = 200;
@@ -413,7 +415,7 @@ fn bursts_arrive_whole() {
                     here.write_all(&bytes(at..at + len)).await.unwrap();
                     at += len;
                 }
-                // It does not poll the stream before the reader has everything.
+                // The writer does not poll the stream until the reader has received everything.
                 tells.send(at).await.unwrap();
                 tells.reserve().await.unwrap();
             }

@@ -11,7 +11,7 @@ use tokio_doca::{ErrorKind, Mode};
 
 const SHORT: Duration = Duration::from_millis(20);
 
-/// Tells the story in each mode.
+/// Runs `story` in each mode.
 fn each(story: impl AsyncFn(Net)) {
     for mode in modes() {
         run(async {
@@ -21,7 +21,7 @@ fn each(story: impl AsyncFn(Net)) {
     }
 }
 
-/// Answers requests of ten bytes until it is told to finish.
+/// Answers requests of ten bytes until the listener drains. Returns the number of answers.
 async fn serve(mut stream: RdmaStream) -> std::io::Result<usize> {
     let mut draining = Box::pin(stream.draining());
     let mut answered = 0;
@@ -60,7 +60,7 @@ fn streams_are_told_and_waited_for() {
         assert_eq!(in_time("the drain", listener.drain(LIMIT)).await, 0);
         assert_eq!(first.await.unwrap().unwrap(), 0);
         assert_eq!(second.await.unwrap().unwrap(), 1);
-        // What they have sent is there, and the end too.
+        // The data that they have sent arrives, and then the end.
         assert_eq!(asks.read(&mut answer).await.unwrap(), 0);
         assert_eq!(idle.read(&mut answer).await.unwrap(), 0);
         assert!(connector.connect(addr).await.is_err(), "nobody listens");
@@ -72,11 +72,11 @@ fn streams_that_do_not_end_in_time_are_counted_and_go_on() {
     each(async |net| {
         let (mut here, mut there) = net.pair().await;
         let (ends, other) = net.pair().await;
-        // One that is kept beyond its stream is no stream.
+        // A `draining` future that outlives its stream does not count as a stream.
         let told = other.draining();
         drop(other);
         drop(ends);
-        // It has ended once another one has its memory.
+        // The stream has ended once another stream has its memory.
         let _second = net.pair_once_there_is_memory().await;
         let listener = net.listener;
         assert_eq!(in_time("the drain", listener.drain(SHORT)).await, 2);
@@ -109,7 +109,7 @@ fn a_peer_that_connects_meanwhile_is_refused() {
         let mut drain = Box::pin(net.listener.drain(LIMIT));
         poll_pending(drain.as_mut());
         let connected = in_time("the connect", net.connector.connect(net.addr)).await;
-        // At once: nobody listens.
+        // Fails at once, because nothing listens any more.
         assert_ne!(connected.unwrap_err().kind(), ErrorKind::TimedOut);
         poll_pending(drain.as_mut());
         drop(there);

@@ -1,4 +1,4 @@
-//! How streams end: in order, by a drop, and otherwise.
+//! How streams end: in order, by a drop, and by failures.
 
 use std::cell::RefCell;
 use std::io::ErrorKind;
@@ -46,7 +46,7 @@ fn a_side_that_has_shut_down_still_reads() {
     });
 }
 
-/// As hyper's server does with a client that closes first.
+/// hyper's server does this with a client that closes first.
 #[test]
 fn a_shutdown_succeeds_after_a_peer_that_has_ended_and_gone() {
     each(small(), async |net| {
@@ -68,7 +68,7 @@ fn a_shutdown_succeeds_after_a_peer_that_has_ended_and_gone() {
     });
 }
 
-/// As hyper does it: what is written is still on its way when the shutdown begins.
+/// hyper does this: written data is still in flight when the shutdown begins.
 #[test]
 fn a_shutdown_succeeds_if_the_peer_takes_all_data_and_goes() {
     each(small(), async |net| {
@@ -88,7 +88,7 @@ fn a_shutdown_succeeds_if_the_peer_takes_all_data_and_goes() {
 fn what_a_dropped_stream_has_written_arrives_with_its_end() {
     for options in [StreamOptions::new().timeout(LIMIT), small()] {
         each(options.linger(LIMIT), async |net| {
-            // In the emulated machine a frame takes a while.
+            // On an emulated adapter a frame takes a while.
             let len = if adapter().is_some() { 1 << 16 } else { MIB };
             let (mut here, mut there) = net.pair().await;
             let write = async move {
@@ -101,7 +101,7 @@ fn what_a_dropped_stream_has_written_arrives_with_its_end() {
     }
 }
 
-/// The last window is read after the writer has gone, and the reader gives credits meanwhile.
+/// The last window is read after the writer has gone, while the reader gives credits.
 #[test]
 fn a_reader_gets_what_a_dropped_stream_had_sent_before() {
     each(small().linger(LIMIT), async |net| {
@@ -118,14 +118,14 @@ fn a_reader_gets_what_a_dropped_stream_had_sent_before() {
     });
 }
 
-/// What the peer writes meanwhile is dropped, and keeps nobody.
+/// Data that the peer writes meanwhile is dropped, and does not block the peer.
 #[test]
 fn a_dropped_stream_that_was_written_to_sends_its_data_all_the_same() {
     each(small().linger(LIMIT), async |net| {
         let (mut here, there) = net.pair().await;
         let (mut reads, mut writes) = tokio::io::split(there);
         let flood = async move {
-            // Until the stream is gone.
+            // Writes until the stream has gone.
             while writes.write_all(&[7; 100]).await.is_ok() {
                 tokio::task::yield_now().await;
             }
@@ -159,7 +159,7 @@ fn without_linger_a_drop_resets() {
         let words = ["Rdma", "job", "flushed", "reset", "post"];
         assert!(!words.iter().any(|word| text.contains(word)), "{text}");
         assert!(text.ends_with(": connect another stream"), "{text}");
-        // It stays, and a writer hears of it as well.
+        // The error stays, and a writer gets it as well.
         let again = there.read(&mut [0; 9]).await.unwrap_err();
         assert_eq!(again.kind(), ErrorKind::ConnectionReset);
         let mut accepted = 0;
@@ -175,14 +175,14 @@ fn without_linger_a_drop_resets() {
         assert_eq!(kind, ErrorKind::ConnectionReset);
         let shutdown = in_time("the shutdown", there.shutdown()).await;
         match accepted {
-            // The write has said it, and nothing that was accepted is lost.
+            // The write has reported the error, and no accepted data is lost.
             0 => shutdown.unwrap(),
             _ => assert_eq!(shutdown.unwrap_err().kind(), ErrorKind::ConnectionReset),
         }
     });
 }
 
-/// As hyper's client does it: the server has ended in order, and that was not read.
+/// hyper's client does this: the server has ended in order, and the client has not read that.
 #[test]
 fn a_shutdown_succeeds_though_the_end_of_the_peer_was_not_read() {
     for ends in [false, true] {
@@ -197,7 +197,7 @@ fn a_shutdown_succeeds_though_the_end_of_the_peer_was_not_read() {
                 there.shutdown().await.unwrap();
             }
             drop(there);
-            // Other streams of the service hear of it as well.
+            // Lets other streams of the service notice the end as well.
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
@@ -205,13 +205,14 @@ fn a_shutdown_succeeds_though_the_end_of_the_peer_was_not_read() {
                 in_time("the end", here.shutdown()).await.unwrap();
                 here.flush().await.unwrap();
             }
-            // What had come stays.
+            // Data that had arrived can still be read.
             assert_eq!(read_all(&mut here).await, b"more");
         });
     }
 }
 
-/// It has written since, which fails at once, and takes its time to read.
+/// The reader has written since the peer left, which fails at once, and then takes its time to
+/// read.
 #[test]
 fn what_a_peer_had_sent_stays_for_a_reader_that_has_written_to_nobody() {
     if needs_soft("a connection ends with the first message that fails") {
@@ -223,7 +224,7 @@ fn what_a_peer_had_sent_stays_for_a_reader_that_has_written_to_nobody() {
         there.shutdown().await.unwrap();
         drop(there);
         here.read_exact(&mut [0; 252]).await.unwrap();
-        // A deferred device accepts it.
+        // A device in defer mode accepts the first such write.
         let write = async { while here.write(&[7; 9]).await.is_ok() {} };
         in_time("a write to nobody", write).await;
         // Longer than a frame waits for a receive.
@@ -232,7 +233,7 @@ fn what_a_peer_had_sent_stays_for_a_reader_that_has_written_to_nobody() {
     });
 }
 
-/// The peer has read the answer, and gives credits behind its end.
+/// The peer has read the answer, and gives credits after its own end.
 #[test]
 fn a_shutdown_does_not_wait_for_what_a_peer_that_has_gone_said_behind_its_end() {
     each(small().linger(LIMIT), async |net| {
@@ -251,7 +252,7 @@ fn a_shutdown_does_not_wait_for_what_a_peer_that_has_gone_said_behind_its_end() 
     });
 }
 
-/// A write that was accepted is lost, which no other call has said.
+/// An accepted write is lost, and no other call has reported that.
 #[test]
 fn a_shutdown_fails_if_what_was_accepted_did_not_arrive() {
     if needs_soft("an adapter sends by itself") {
@@ -265,7 +266,7 @@ fn a_shutdown_fails_if_what_was_accepted_did_not_arrive() {
             here.rdma().unwrap().workq().in_flight() == 0
         })
         .await;
-        // Whoever polls the WorkQ sends it.
+        // The message is sent only when the WorkQ is polled.
         here.write_all(b"lost").now_or_never().unwrap().unwrap();
         assert_eq!(here.rdma().unwrap().workq().in_flight(), 1);
         drop(there);
@@ -276,7 +277,7 @@ fn a_shutdown_fails_if_what_was_accepted_did_not_arrive() {
     });
 }
 
-/// A write that was refused has said so. Those before it may have been accepted, and lost.
+/// The refused write has returned an error. Writes before it may have been accepted and lost.
 #[test]
 fn a_shutdown_says_nothing_again_of_a_write_that_has_failed() {
     if needs_soft("an adapter notices later that the peer has gone") {
@@ -302,7 +303,7 @@ fn a_shutdown_says_nothing_again_of_a_write_that_has_failed() {
     });
 }
 
-/// The stream itself is kept, with nothing that takes what is written to it.
+/// The stream itself is kept, although nothing accepts its data any more.
 #[test]
 fn a_workq_that_is_shut_down_resets_its_streams() {
     if needs_soft("a peer that has gone is noticed by what is sent alone") {
@@ -324,7 +325,8 @@ fn a_workq_that_is_shut_down_resets_its_streams() {
     });
 }
 
-/// As the destructor of another thread-local does it, when Tokio's are gone.
+/// The stream is dropped by the destructor of a thread-local, after Tokio's thread-locals are
+/// destroyed.
 #[test]
 fn a_stream_may_be_dropped_by_a_thread_that_ends() {
     thread_local!(static HELD: RefCell<Vec<RdmaStream>> = const { RefCell::new(Vec::new()) });
@@ -334,7 +336,7 @@ fn a_stream_may_be_dropped_by_a_thread_that_ends() {
         here.write_all(b"all").await.unwrap();
         let runtime = tokio::runtime::Handle::current();
         let thread = std::thread::spawn(move || {
-            // Before Tokio's, so that it is dropped after them.
+            // Initialized before Tokio's thread-locals, so that it is destroyed after them.
             HELD.with(|held| held.borrow_mut().reserve(1));
             let _entered = runtime.enter();
             HELD.with(|held| held.borrow_mut().push(here));
@@ -344,16 +346,16 @@ fn a_stream_may_be_dropped_by_a_thread_that_ends() {
     });
 }
 
-/// A peer that does not read is waited for no longer than that.
+/// A dropped stream waits for a peer that does not read no longer than its linger time.
 #[test]
 fn a_dropped_stream_lingers_as_long_as_it_was_told() {
     let options = small().connections(1).linger(Duration::from_millis(50));
     each(options, async |net| {
         let (mut here, mut there) = net.pair().await;
-        // All that the peer has room for. The last of it may wait in the device.
+        // Writes all that the peer accepts. The last frame may wait in the device.
         while here.write(&[7; 252]).now_or_never().is_some() {}
         drop(here);
-        // The peer hears of it, and its own writes fail.
+        // The peer notices the end, and its own writes fail.
         let end = async {
             loop {
                 if there.write(&[0; 9]).await.is_err() {

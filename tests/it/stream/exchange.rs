@@ -1,4 +1,5 @@
-//! How two sides meet: what each learns of the other, who is refused, and peers that are none.
+//! How two sides connect: what each side learns about the other, which peers are refused, and peers
+//! that break the protocol.
 
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, TimedOut};
@@ -51,7 +52,7 @@ fn each_side_learns_what_the_other_says_before_it_is_connected() {
     });
 }
 
-/// Whether they may is the exporter's to say.
+/// The access flags of the export decide whether the peer may read.
 #[test]
 fn the_peer_of_a_stream_reads_memory_that_came_with_the_exchange_if_it_may() {
     run(async {
@@ -115,7 +116,7 @@ fn a_listener_on_a_unix_socket_knows_its_peers_user() {
     });
 }
 
-/// The subscriber is code of the application's.
+/// The `tracing` subscriber is the application's code.
 #[test]
 fn a_subscriber_that_hears_of_a_stranger_may_use_the_listener() {
     on_a_thread("a listener after a stranger's words", || {
@@ -152,7 +153,7 @@ fn a_connector_reads_why_it_is_refused() {
         let refuse = async {
             let incoming = net.listener.accept().await.unwrap();
             incoming.refuse("no such tenant").await.unwrap();
-            // And one that is dropped.
+            // Refuses a second peer by dropping its request.
             drop(net.listener.accept().await.unwrap());
         };
         let connects = async {
@@ -167,7 +168,7 @@ fn a_connector_reads_why_it_is_refused() {
         let long = vec![0; (16 << 10) + 1];
         let error = net.connector.connect_with(net.addr, &long).await;
         mentions(&rejected(error, ErrorKind::InvalidValue), &[16384, 16385]);
-        // Nothing of the memory is lost: there is room for four.
+        // No memory was lost: four streams can connect.
         let pairs: Vec<_> = futures::StreamExt::collect(futures::StreamExt::then(
             futures::stream::iter(0..4),
             |_| net.pair(),
@@ -196,7 +197,7 @@ fn a_listener_without_memory_says_so() {
     });
 }
 
-/// One side of an exchange, byte by byte.
+/// One side of an exchange that is written by hand.
 pub(super) struct Raw {
     socket: TcpStream,
     rdma: Rdma,
@@ -234,13 +235,13 @@ impl Raw {
         offer(0, 0, &self.rdma.export().unwrap())
     }
 
-    /// Meets the listener, as docs/wire.md says.
+    /// Connects to the listener as docs/wire.md describes. The first frame gives `credits` credits.
     pub(super) async fn meet(net: &Net, credits: u8) -> (Raw, RdmaStream) {
         let (raw, stream) = Raw::meet_with(net, &[2, 0, 0, credits]).await;
         (raw, stream.unwrap())
     }
 
-    /// The same, with this frame as the first one.
+    /// Connects in the same way, with `first` as the first frame.
     async fn meet_with(net: &Net, first: &[u8]) -> (Raw, Result<RdmaStream, Error>) {
         let mut raw = Raw::new(net).await;
         raw.say(&raw.hello()).await;
@@ -274,20 +275,20 @@ fn a_stream_speaks_as_docs_wire_says() {
         let mut hello = [0; 5];
         stream.read_exact(&mut hello).await.unwrap();
         assert_eq!(&hello, b"hello");
-        // The receive is posted anew when the stream would wait.
+        // The receive is posted again when the stream would wait.
         assert!(stream.read(&mut hello).now_or_never().is_none());
         let buf = raw.pool.alloc().await;
         let both = join(raw.rdma.recv(&buf), stream.write_all(b"you"));
         in_time("the answer", both).await.0.unwrap();
-        // It acknowledges the introduction, and gives the credit that came back.
+        // This frame acknowledges the introduction, and returns the credit.
         assert_eq!(&buf.data().unwrap()[..], b"\x00\x01\x00\x01you");
         raw.send(b"\x01\x00\x00\x00").await;
         assert_eq!(stream.read(&mut hello).await.unwrap(), 0);
     });
 }
 
-/// What a stranger says chooses neither the error of an accept nor what is counted: a server may
-/// end at `Shutdown`.
+/// A stranger's text decides neither the error of `accept` nor what is counted: a server may end on
+/// `Shutdown`.
 #[test]
 fn a_stranger_cannot_choose_why_it_is_not_accepted() {
     run(async {
@@ -371,9 +372,9 @@ fn frames_that_are_none_end_the_stream() {
             ] {
                 assert_eq!(error.unwrap_err().kind(), ConnectionAborted, "{frame:?}");
             }
-            // Nothing that was accepted is lost.
+            // No accepted data is lost.
             stream.shutdown().await.unwrap();
-            // The peer is cut off, and sees no end of the data.
+            // The peer is disconnected, and sees no orderly end of the data.
             let buf = raw.pool.alloc().await;
             let end = in_time("the reset", raw.rdma.recv(&buf)).await;
             assert!(end.unwrap_err().is_disconnect(), "{frame:?}");
@@ -381,7 +382,8 @@ fn frames_that_are_none_end_the_stream() {
     });
 }
 
-/// A frame of credits for which the peer has posted no receive keeps no shutdown, which was over.
+/// A shutdown that has completed stays so, although a frame of credits waits because the peer has
+/// no receive for it.
 #[test]
 fn shutdown_waits_for_no_frame_behind_the_end() {
     run(async {
@@ -399,8 +401,8 @@ fn shutdown_waits_for_no_frame_behind_the_end() {
     });
 }
 
-/// The peer acknowledges a frame of credits before it takes it. So does one that has taken it while
-/// another thread has not ended the send yet.
+/// The peer acknowledges a frame of credits before it receives it. So does a peer that has received
+/// the frame while another thread has not yet completed the send.
 #[test]
 fn a_frame_of_credits_waits_for_the_end_of_the_last_one() {
     for reads in [false, true] {
@@ -417,7 +419,7 @@ fn a_frame_of_credits_waits_for_the_end_of_the_last_one() {
                 for number in 0..2 {
                     let buf = raw.pool.alloc().await;
                     in_time("credits", raw.rdma.recv(&buf)).await.unwrap();
-                    // The first one acknowledges the introduction.
+                    // The first frame acknowledges the introduction.
                     let head = [2, 1 - number, 0, 1];
                     assert_eq!(&buf.data().unwrap()[..], head, "frame {number}");
                 }
@@ -438,11 +440,11 @@ fn the_first_failure_is_what_a_write_fails_with() {
         for _ in 0..3 {
             raw.send(b"\x00\x00\x00\x00x").await;
         }
-        // There is a credit, and no receive.
+        // There is a credit, but the peer has posted no receive.
         stream.write_all(b"y").await.unwrap();
         let connected = || stream.rdma().unwrap().state() == RdmaState::Connected;
         until("it fails", || !connected()).await;
-        // The last of them would have given credits.
+        // The last of these frames would cause credits to be sent.
         stream.read_exact(&mut [0; 3]).await.unwrap();
         let error = stream.write_all(b"z").await.unwrap_err();
         assert_eq!(error.kind(), TimedOut, "{error}");
@@ -457,7 +459,7 @@ fn a_peer_that_sends_more_than_it_has_credits_for_loses_its_stream() {
         for _ in 0..4 {
             raw.send(b"\x00\x00\x00\x00x").await;
         }
-        // Three credits were given; the receive of the fourth was for something else.
+        // Three credits were given; the fourth receive is reserved for other frames.
         fill_credits(&mut stream).await;
         let mut came = Vec::new();
         let error = in_time("the end", stream.read_to_end(&mut came)).await;
@@ -466,7 +468,7 @@ fn a_peer_that_sends_more_than_it_has_credits_for_loses_its_stream() {
     });
 }
 
-/// Writes until there is no credit, so that the stream takes all frames that came.
+/// Writes until there is no credit, so that the stream takes all frames that have arrived.
 async fn fill_credits(stream: &mut RdmaStream) {
     for _ in 0..50 {
         _ = stream.write(b"y").now_or_never();
@@ -523,7 +525,7 @@ fn a_listener_of_another_version_is_told_with_both_numbers() {
             let mut message = (answer.len() as u32).to_be_bytes().to_vec();
             message.extend(answer);
             socket.write_all(&message).await.unwrap();
-            // Until the connector hangs up.
+            // Waits until the connector hangs up.
             _ = tokio::io::copy(&mut socket, &mut tokio::io::sink()).await;
         };
         let addr = listener.local_addr().unwrap();
@@ -542,14 +544,15 @@ fn a_listener_of_another_version_is_told_with_both_numbers() {
     });
 }
 
-/// What it welcomes with has gone since, is of another kind of device, or nothing at all.
+/// The listener welcomes with the blob of an endpoint that has gone, with one of another kind of
+/// device, or with none.
 #[test]
 fn a_listener_that_cannot_be_dialled_is_told_in_words_of_streams() {
     run(async {
         let net = net(small()).await;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        // Without it nothing of the process would be there any more.
+        // Keeps this endpoint, so that the process still has one.
         let stays = Raw::new(&net).await;
         stays.rdma.export().unwrap();
         let gone = Raw::new(&net).await.rdma.export().unwrap();
@@ -571,7 +574,7 @@ fn a_listener_that_cannot_be_dialled_is_told_in_words_of_streams() {
                 let (mut socket, _) = listener.accept().await.unwrap();
                 hear(&mut socket).await;
                 say(&mut socket, &offer(1, 3, &blob)).await.unwrap();
-                // Until the connector hangs up.
+                // Waits until the connector hangs up.
                 _ = tokio::io::copy(&mut socket, &mut tokio::io::sink()).await;
             };
             let both = join(net.connector.connect(addr), welcome);
@@ -585,7 +588,7 @@ fn a_listener_that_cannot_be_dialled_is_told_in_words_of_streams() {
     });
 }
 
-/// Peers that connect and say nothing neither keep others out nor stay.
+/// Peers that connect and send nothing neither keep others out nor stay.
 #[test]
 fn silent_peers_are_bounded_and_do_not_keep_others_out() {
     run(async {
@@ -595,7 +598,7 @@ fn silent_peers_are_bounded_and_do_not_keep_others_out() {
             silent.push(TcpStream::connect(net.addr).await.unwrap());
         }
         let _pair = net.pair().await;
-        // Each peer that came when there were three has taken the place of the oldest.
+        // With three such peers connected, each new one has replaced the oldest.
         for socket in &mut silent[..8] {
             let read = in_time("the end", socket.read(&mut [0; 1])).await;
             assert!(!matches!(read, Ok(1)));
@@ -612,7 +615,7 @@ fn a_slow_peer_keeps_its_place_while_no_other_one_comes() {
         let net = net(small().half_open(1)).await;
         let mut raw = Raw::new(&net).await;
         let slow = async {
-            // Longer than it would keep it if another one came.
+            // Longer than the listener keeps a silent peer when another one comes.
             tokio::time::sleep(Duration::from_millis(200)).await;
             raw.say(&raw.hello()).await;
         };
@@ -621,7 +624,7 @@ fn a_slow_peer_keeps_its_place_while_no_other_one_comes() {
     });
 }
 
-/// As with a `TcpListener`.
+/// Two tasks wait in `accept` and only one is polled: it gets the peer, as with a `TcpListener`.
 #[test]
 fn of_two_tasks_in_accept_one_that_is_polled_gets_the_peer() {
     run(async {
@@ -641,11 +644,11 @@ fn of_two_tasks_in_accept_one_that_is_polled_gets_the_peer() {
     });
 }
 
-/// By the main task of a runtime with threads: tokio has it stop amid them, which it is told by its
-/// own waker alone (tokio::task::coop).
+/// The main task of a multi-threaded runtime accepts. Tokio's budget stops it in the middle of the
+/// burst, and then wakes only the task's own waker (tokio::task::coop).
 #[test]
 fn all_of_a_burst_of_peers_are_accepted() {
-    // As many as fit into the line of the socket.
+    // As many peers as fit into the socket's accept queue.
     const PEERS: usize = 100;
     workers().block_on(async {
         let net = net(small()).await;
@@ -696,7 +699,7 @@ fn limits_out_of_range_are_refused_with_what_there_can_be() {
             let text = rejected(bound, ErrorKind::InvalidValue);
             assert!(text.contains(part), "{text}");
         }
-        // The window that is not set has room.
+        // The receive window is not set, so its default leaves space for the send window.
         net(tiny().frame_size(128 << 10).send_window(512))
             .await
             .pair()
@@ -708,7 +711,7 @@ fn limits_out_of_range_are_refused_with_what_there_can_be() {
 fn a_side_that_is_silent_is_waited_for_no_longer_than_the_time_limit() {
     run(async {
         let net = net(small().timeout(Duration::from_millis(30))).await;
-        // A listener that nobody asks.
+        // A listener that does not call `accept`.
         let connected = in_time("the connect", net.connector.connect(net.addr)).await;
         rejected(connected, ErrorKind::TimedOut);
         let mut raw = Raw::new(&net).await;
@@ -719,7 +722,7 @@ fn a_side_that_is_silent_is_waited_for_no_longer_than_the_time_limit() {
                 break incoming;
             }
         };
-        // It never says that it is ready.
+        // The peer never reports that it is ready.
         let granted = in_time("the grant", incoming.accept(b"")).await;
         rejected(granted, ErrorKind::TimedOut);
     });
@@ -734,7 +737,7 @@ fn a_peer_that_gives_up_while_it_is_accepted_is_named_as_one() {
                 let text = rejected(granted, ErrorKind::ConnectionAborted);
                 assert!(text.contains("the peer gave up"), "{text}");
             };
-            // Before the listener connects.
+            // The peer gives up before the listener connects.
             let mut connect = Box::pin(net.connector.connect(net.addr));
             let mut accept = pin!(net.listener.accept());
             let both = select(accept.as_mut(), connect.as_mut());
@@ -743,7 +746,7 @@ fn a_peer_that_gives_up_while_it_is_accepted_is_named_as_one() {
             };
             drop(connect);
             gave_up(in_time("the end", incoming.unwrap().accept(b"")).await);
-            // After that.
+            // The peer gives up after the listener has connected.
             let mut raw = Raw::on(&device, &net).await;
             raw.say(&raw.hello()).await;
             let leaves = async {
@@ -770,8 +773,8 @@ fn many_connect_at_once() {
             }
             join_all(streams).await
         };
-        // A process that gets no CPU for as long as a newcomer may be silent (100 ms) loses its
-        // slot to others that wait: it asks again, as an application does.
+        // A process that gets no CPU for longer than a newcomer may be silent (100 ms) loses its
+        // place to others that wait. It connects again, as an application does.
         let connect = async |_| {
             loop {
                 match net.connector.connect(net.addr).await {

@@ -1,4 +1,4 @@
-//! The halves of a stream in two tasks: what one of them takes, the other one may wait for.
+//! The halves of a stream in two tasks: one task may receive what the other one waits for.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio_doca::Mode;
 use tokio_doca::stream::RdmaStream;
 
-/// One half, whose task is this test.
+/// The task of one half, which this test plays.
 struct Half {
     count: Arc<Count>,
-    /// How often it was woken before it was polled last.
+    /// The number of wake-ups before the last poll.
     since: usize,
 }
 
@@ -31,7 +31,7 @@ impl Half {
         poll(&mut Context::from_waker(&self.count.waker()))
     }
 
-    /// Polls each time that it is woken, and not before.
+    /// Polls only when the half was woken.
     async fn ready<T>(&mut self, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
         loop {
             until("a half is woken", || self.count.wakes() > self.since).await;
@@ -54,12 +54,12 @@ fn poll_read(stream: &mut RdmaStream, cx: &mut Context<'_>) -> Poll<Vec<u8>> {
     read.map(|read| read.map(|()| room.filled().to_vec()).unwrap())
 }
 
-/// How many frames are on their way, as far as it is known: none over TCP.
+/// Returns the number of frames in flight, as far as it is known: none over TCP.
 fn in_flight(stream: &RdmaStream) -> usize {
     stream.rdma().map_or(0, |rdma| rdma.workq().in_flight())
 }
 
-/// Writes until the writer waits for a credit. Returns how many bytes that were.
+/// Writes until the writer waits for a credit. Returns the number of bytes written.
 async fn fill(stream: &mut RdmaStream, writer: &mut Half) -> usize {
     let mut len = 0;
     loop {
@@ -71,7 +71,7 @@ async fn fill(stream: &mut RdmaStream, writer: &mut Half) -> usize {
     }
 }
 
-/// With a pool the message that the reader takes is what the writer had waited for.
+/// With a shared pool the reader takes the message for which the writer waits.
 #[test]
 fn a_writer_is_woken_by_credits_behind_a_frame_that_the_reader_took() {
     for ends in [false, true] {
@@ -88,7 +88,7 @@ fn a_writer_is_woken_by_credits_behind_a_frame_that_the_reader_took() {
             };
             let read = in_time("a frame", here.read(&mut [0; 9])).await;
             assert_eq!(read.unwrap(), came);
-            // It reads no more.
+            // The reader reads no more.
             let mut data = vec![0; len];
             in_time("the data", there.read_exact(&mut data))
                 .await
@@ -98,7 +98,7 @@ fn a_writer_is_woken_by_credits_behind_a_frame_that_the_reader_took() {
     }
 }
 
-/// The other way round.
+/// The reverse case: the writer takes the message that the reader waits for.
 #[test]
 fn a_reader_is_woken_by_a_frame_behind_credits_that_the_writer_took() {
     each_sharing(8, 64, small(), async |net| {
@@ -122,7 +122,7 @@ fn a_reader_is_woken_by_a_frame_behind_credits_that_the_writer_took() {
     });
 }
 
-/// Two tasks of a runtime with several threads use the halves of a stream.
+/// Two tasks of a multi-threaded runtime use the halves of a stream.
 #[test]
 fn halves_are_for_two_tasks() {
     let len = if adapter().is_some() {

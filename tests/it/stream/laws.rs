@@ -1,5 +1,5 @@
 //! The laws of `AsyncRead`, `AsyncBufRead` and `AsyncWrite`: the same program, with random pieces
-//! and futures that are dropped, on a stream and on Tokio's pipe in memory.
+//! and dropped futures, runs on a stream and on Tokio's in-memory pipe.
 
 use std::io::IoSlice;
 use std::iter;
@@ -18,7 +18,7 @@ use tokio_doca::Mode;
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-/// A step of a program: what is done with how many bytes, and whether its future is dropped after
+/// A step of a program: the operation, its number of bytes, and whether its future is dropped after
 /// one poll.
 #[derive(Clone, Debug)]
 struct Step {
@@ -50,7 +50,7 @@ async fn maybe<F: Future>(step: &Step, future: F) -> Option<F::Output> {
     }
 }
 
-/// Writes as the program says, and shuts down. Returns how many bytes that was.
+/// Writes as the program says, and shuts down. Returns the number of bytes written.
 async fn write(to: &mut (impl AsyncWrite + Unpin), steps: &[Step]) -> usize {
     let mut at = 0;
     for step in steps {
@@ -81,7 +81,7 @@ async fn write(to: &mut (impl AsyncWrite + Unpin), steps: &[Step]) -> usize {
     at
 }
 
-/// Reads as the program says, again and again, to the end. Returns how many bytes came.
+/// Repeats the program's reads until the end. Returns the number of bytes read.
 async fn read(from: &mut (impl AsyncBufRead + Unpin), steps: &[Step]) -> usize {
     let mut at = 0;
     let check = |at: usize, data: &[u8]| {
@@ -107,17 +107,17 @@ async fn read(from: &mut (impl AsyncBufRead + Unpin), steps: &[Step]) -> usize {
             },
         }
         if steps.iter().all(|step| step.what > 1 && step.len == 0) {
-            // It would never consume a byte.
+            // The program itself would never consume a byte.
             at += from.read(&mut room[..1]).await.unwrap();
         }
     }
-    // The end stays.
+    // After the end, reads keep returning the end.
     assert_eq!(from.read(&mut [0; 9]).await.unwrap(), 0);
     assert!(from.fill_buf().await.unwrap().is_empty());
     at
 }
 
-/// Both directions at once, each of which ends by itself: a task for each half.
+/// Runs both directions at once, each of which ends by itself, with a task for each half.
 async fn program<A, B>(here: A, there: B, steps: [Vec<Step>; 4])
 where
     A: AsyncRead + AsyncWrite + Send + 'static,
@@ -126,7 +126,7 @@ where
     let [to, from, back_to, back_from] = steps;
     let (here_reads, mut here_writes) = tokio::io::split(here);
     let (there_reads, mut there_writes) = tokio::io::split(there);
-    // A half has no `AsyncBufRead`.
+    // A half does not implement `AsyncBufRead`.
     let mut here_reads = BufReader::with_capacity(7, here_reads);
     let mut there_reads = BufReader::with_capacity(1000, there_reads);
     let sent = tokio::spawn(async move { write(&mut here_writes, &to).await });
@@ -168,7 +168,7 @@ proptest! {
         });
     }
 
-    /// As the stream itself lends what came, without a reader between.
+    /// The stream itself lends the data, without a `BufReader`.
     #[test]
     fn what_a_stream_lends_is_what_was_written(steps in [steps(), steps()]) {
         runtime().block_on(async {

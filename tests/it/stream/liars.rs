@@ -1,4 +1,4 @@
-//! Peers that give credits for receives that they do not post: what they hold, and for how long.
+//! Peers that give credits for receives that they do not post: what they occupy, and for how long.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -15,11 +15,12 @@ use tokio_doca::{Dma, Mmap, Mode};
 
 use super::exchange::Raw;
 
-/// Of its Slots streams have eight, and each of them four.
+/// The number of slots, of which streams may use eight, and each stream four; and the number of
+/// liars.
 const DEPTH: u32 = 16;
 const LIARS: usize = 4;
 
-/// How long a stream of a liar lasts.
+/// How long a liar's stream lasts.
 const LIMIT: Duration = Duration::from_millis(100);
 
 /// Writes until the stream would wait, or has ended.
@@ -55,7 +56,8 @@ fn peers_that_post_no_receives_hold_half_of_the_slots_for_a_moment() {
 }
 
 async fn liars(mode: Mode, defer: bool) {
-    // A machine that gives this test no CPU for so long has them end before they are looked at.
+    // If the machine gives this test no CPU for a while, the liars' streams end before they are
+    // examined.
     for _ in 0..100 {
         if is_seen_in_time(mode, defer).await {
             return;
@@ -64,7 +66,7 @@ async fn liars(mode: Mode, defer: bool) {
     panic!("no liar was looked at in time");
 }
 
-/// Whether the liars were looked at before the first one could have ended.
+/// Runs the test. Returns true if the liars were examined before the first one could have ended.
 async fn is_seen_in_time(mode: Mode, defer: bool) -> bool {
     let device = under_test(defer);
     let options = small().connections(LIARS + 1).send_window(64);
@@ -81,7 +83,7 @@ async fn is_seen_in_time(mode: Mode, defer: bool) -> bool {
         fill(stream);
     }
     let in_flight = workq.in_flight();
-    // There is a Slot for everybody else.
+    // A slot is free for other operations.
     let memory = Mmap::builder().device(&device).alloc(128).unwrap();
     let inventory = BufInventory::with_capacity(2);
     let (src, dst) = (
@@ -101,9 +103,9 @@ async fn is_seen_in_time(mode: Mode, defer: bool) -> bool {
     if copied.is_pending() {
         in_time("a copy", copy).await.unwrap();
     }
-    // Nor does an honest stream wait for them, which needs no Slot while its peer reads.
+    // An honest stream does not wait for the liars either; it needs no slot while its peer reads.
     crosses(&mut there, &mut here).await;
-    // Their writes wait in turn, and fail.
+    // The liars' writes take turns, and fail.
     for (_, stream) in &mut liars {
         assert_eq!(end(stream).await, Reason::NoReceive);
     }

@@ -1,5 +1,5 @@
-//! Streams whose peers are slow, many, or hostile: each holds up itself alone, and no frame meets
-//! an empty receive queue.
+//! Streams whose peers are slow, many or hostile: each peer delays only its own stream, and every
+//! frame finds a posted receive.
 
 use futures::FutureExt;
 use futures::future::{join, join_all};
@@ -10,11 +10,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::stream::{RdmaStream, StreamOptions};
 use tokio_doca::{Mode, rdma::RdmaState};
 
-/// Writes until the peer has no room any more. Returns how many bytes that were.
+/// Writes until the peer accepts no more. Returns the number of bytes written.
 async fn fill(stream: &mut RdmaStream) -> usize {
     let mut at = 0;
     for _ in 0..100 {
-        // What is on its way is given time.
+        // Gives frames in flight some time.
         for _ in 0..100 {
             let data = bytes(at..at + 252);
             match stream.write(&data).now_or_never() {
@@ -33,7 +33,7 @@ fn a_reader_that_does_not_read_leaves_nothing_waiting_in_the_device() {
         let (mut here, mut there) = net.pair().await;
         assert_eq!(fill(&mut here).await, 3 * 252);
         assert_eq!(here.rdma().unwrap().workq().in_flight(), 0);
-        // The other direction has a writer that is not held up.
+        // The writer of the other direction is not blocked.
         assert_eq!(fill(&mut there).await, 3 * 252);
         for stream in [&here, &there] {
             assert_eq!(stream.rdma().unwrap().state(), RdmaState::Connected);
@@ -46,8 +46,8 @@ fn a_reader_that_does_not_read_leaves_nothing_waiting_in_the_device() {
     });
 }
 
-/// Each frame of credits takes a receive that is kept back. It is posted again before the peer may
-/// send another one, though nobody reads.
+/// Each frame of credits uses a receive that is reserved for it. The receive is posted again before
+/// the peer may send another such frame, although no task reads.
 #[test]
 fn a_side_that_does_not_read_has_room_for_credits_and_the_end() {
     let options = StreamOptions::new().timeout(LIMIT);
@@ -57,7 +57,8 @@ fn a_side_that_does_not_read_has_room_for_credits_and_the_end() {
             here.write_u8(1).await.unwrap();
             there.write_u8(2).await.unwrap();
         }
-        // One more than there were credits for: so it takes all that came, and reads none of it.
+        // This is one byte more than there were credits for, so this side processes all frames that
+        // have arrived, without reading their data.
         let (written, read) = join(here.write_u8(1), there.read_exact(&mut [0; 4])).await;
         written.and(read.map(drop)).unwrap();
         there.read_exact(&mut [0; 5]).await.unwrap();
@@ -68,7 +69,7 @@ fn a_side_that_does_not_read_has_room_for_credits_and_the_end() {
     });
 }
 
-/// What the largest window has on its way fits into what a connection holds.
+/// A full window of the largest frames fits into the memory of a connection.
 #[test]
 fn a_window_of_the_largest_frames_is_sent_to_a_reader_that_sleeps() {
     let largest = StreamOptions::new()
@@ -107,8 +108,8 @@ fn a_window_of_the_largest_frames_is_sent_to_a_reader_that_sleeps() {
     }
 }
 
-/// A reader that takes its time gets all, from a writer that writes as fast as it can; and a reader
-/// gets each byte of a slow writer at once.
+/// A slow reader gets everything from a fast writer, and a reader gets each byte of a slow writer
+/// at once.
 #[test]
 fn slow_readers_and_slow_writers_are_waited_for() {
     const LEN: usize = 20_000;
@@ -116,7 +117,7 @@ fn slow_readers_and_slow_writers_are_waited_for() {
         let (mut here, mut there) = net.pair().await;
         let fast = async {
             here.write_all(&bytes(0..LEN)).await.unwrap();
-            // Byte by byte, and each is answered.
+            // Sends single bytes, each of which is answered.
             for at in 0..50 {
                 here.write_u8(at).await.unwrap();
                 assert_eq!(here.read_u8().await.unwrap(), at);
@@ -141,7 +142,7 @@ fn slow_readers_and_slow_writers_are_waited_for() {
     });
 }
 
-/// The peers of all but the last do not read: the last goes on.
+/// The peers of all streams but the last do not read; the last stream works.
 #[test]
 fn peers_that_do_not_read_hold_up_themselves_alone() {
     const STREAMS: usize = 64;
@@ -169,7 +170,7 @@ fn peers_that_do_not_read_hold_up_themselves_alone() {
             let (written, read) = in_time("the last", both).await;
             written.and(read.map(drop)).unwrap();
             assert!(came == data);
-            // And then all at once.
+            // Afterwards all streams are used at once.
             let all = pairs
                 .iter_mut()
                 .enumerate()
@@ -184,7 +185,8 @@ fn peers_that_do_not_read_hold_up_themselves_alone() {
     }
 }
 
-/// Nobody reads at first, then all but the last have read a part of a frame, and the last goes on.
+/// At first no stream is read; then all but the last have read a part of a frame, and the last
+/// stream works.
 #[test]
 fn sixty_four_streams_share_two_buffers() {
     const STREAMS: usize = 64;
@@ -201,7 +203,7 @@ fn sixty_four_streams_share_two_buffers() {
             assert_eq!(fill(here).await, 3 * 252);
             assert_eq!(fill(there).await, 3 * 252);
         }
-        // Each writer takes what came before the peer's credits.
+        // Each writer receives the data that arrived before the peer's credits.
         for (here, there) in &mut pairs {
             let (mut one, mut other) = ([0; 100], [0; 100]);
             let both = join(here.read_exact(&mut one), there.read_exact(&mut other));
@@ -217,7 +219,7 @@ fn sixty_four_streams_share_two_buffers() {
         let (written, read) = in_time("the last", both).await;
         written.and(read.map(drop)).unwrap();
         assert!(came == bytes(100..came.len() + 100));
-        // And then all at once, in both directions.
+        // Afterwards all streams are used at once, in both directions.
         let all = pairs[..STREAMS - 1].iter_mut().map(async |(here, there)| {
             let (mut one, mut other) = (vec![0; 5656], vec![0; 5656]);
             let data = bytes(756..5756);
@@ -234,7 +236,7 @@ fn sixty_four_streams_share_two_buffers() {
     });
 }
 
-/// With more slices than a device is handed at once, and empty ones among them.
+/// The write has more slices than are passed to a device at once, some of them empty.
 #[test]
 fn a_vectored_write_of_many_slices_is_one_frame() {
     each(small(), async |net| {
@@ -289,12 +291,12 @@ fn streams_of_one_memory_come_and_go() {
                     .unwrap();
                 assert_eq!(came, [round as u8; 700]);
             }
-            // Dropped here, and none of them lingers: the next round finds memory.
+            // The streams are dropped here without lingering, so that the next round finds memory.
         }
     });
 }
 
-/// Copied in both directions by Tokio, as a proxy does.
+/// Tokio copies in both directions, as a proxy does.
 #[test]
 fn a_proxy_copies_both_directions() {
     if needs_soft("four connections take long") {
@@ -323,8 +325,8 @@ fn a_proxy_copies_both_directions() {
     });
 }
 
-/// What a file server sends, with the default options: a hundred megabytes, and none of them lost,
-/// twice or elsewhere.
+/// A file server's transfer with the default options: a hundred megabytes arrive, with no byte
+/// lost, duplicated or misplaced.
 #[test]
 fn a_hundred_megabytes_arrive() {
     const BLOCK: usize = 1_000_000;

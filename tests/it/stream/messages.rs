@@ -1,4 +1,4 @@
-//! The frames of a stream as messages: Bufs that are handed over.
+//! The frames of a stream as messages: Bufs that are passed on without a copy.
 
 use std::io::ErrorKind;
 
@@ -11,10 +11,10 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio_doca::stream::{RdmaMessages, RdmaStream};
 use tokio_doca::{Buf, BufPool, Mmap, Mode};
 
-/// The most bytes of a message of small streams.
+/// The maximum size of a message on small streams, in bytes.
 const MOST: usize = 252;
 
-/// Memory of the application's, for what is sent.
+/// Returns a pool of the application's own memory for messages to send.
 fn pool(stream: &RdmaStream) -> BufPool {
     let any = under_test(false);
     let device = stream.rdma().map_or(&any, |rdma| rdma.device());
@@ -37,7 +37,7 @@ fn data(buf: &Buf) -> Vec<u8> {
     buf.data().unwrap().to_vec()
 }
 
-/// The other side sends on what it receives.
+/// The other side forwards the messages that it receives.
 #[test]
 fn bufs_are_handed_over_and_sent_on() {
     each(small(), async |net| {
@@ -71,7 +71,7 @@ fn bufs_are_handed_over_and_sent_on() {
 
 #[test]
 fn a_sink_and_a_stream_of_bufs_forward_all() {
-    // What is forwarded keeps the send window, a Buf that was fed, and the next one.
+    // Forwarding holds the Bufs of the send window, one that was fed, and the next one.
     each_sharing(4, 64, small(), async |net| {
         let (here, there) = net.pair().await;
         let pool = pool(&here);
@@ -79,7 +79,7 @@ fn a_sink_and_a_stream_of_bufs_forward_all() {
         let (back, echo) = there.into_messages().split::<Buf>();
         let sends = async {
             for number in 0..40u8 {
-                // More than the windows, and fed before they are flushed.
+                // Feeds more messages than the windows hold, before any flush.
                 sink.feed(filled(&pool, &[number; 9])).await.unwrap();
             }
             sink.close().await.unwrap();
@@ -112,7 +112,7 @@ fn a_buf_that_is_no_message_is_refused_and_stays_as_it_was() {
             let fed = here.feed(buf).await.unwrap_err();
             assert_eq!(fed.kind(), ErrorKind::InvalidInput);
         }
-        // In use, and memory of no device.
+        // A Buf that is in use, and memory that no device has registered.
         let used = filled(&pool, b"used");
         let guard = used.data_mut().unwrap();
         assert!(here.send_buf(used.clone()).await.is_err());
@@ -140,7 +140,7 @@ fn a_peer_may_read_and_write_bytes() {
         let read = there.read_exact(&mut came);
         in_time("the bytes", read).await.unwrap();
         assert_eq!(&came, b"some bytes a");
-        // What is left of a frame is a message.
+        // The unread rest of a frame becomes a message.
         let mut there = there.into_messages();
         let rest = in_time("the rest", there.recv_buf()).await.unwrap();
         assert_eq!(data(&rest.unwrap()), b"nd more");
@@ -184,8 +184,8 @@ fn a_dropped_send_has_sent_nothing() {
     });
 }
 
-/// One that was copied to the heap waits for a shared Buf: if it is given up, or its stream is
-/// dropped, others have the Buf.
+/// A message that was copied to the heap waits for a shared Buf. If that wait is given up, or the
+/// stream is dropped, other streams get the Buf.
 #[test]
 fn a_dropped_recv_buf_holds_up_nobody() {
     if needs_soft("others take longer to say that nothing came") {

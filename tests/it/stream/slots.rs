@@ -1,5 +1,5 @@
-//! Streams on WorkQs with fewer slots than frames: what a stream has accepted is sent, although
-//! none of its tasks polls it again.
+//! Streams on WorkQs with fewer slots than frames: accepted data is sent, although the stream's
+//! tasks do not poll again.
 
 use futures::future::join_all;
 use futures::{FutureExt, SinkExt};
@@ -12,10 +12,10 @@ use tokio_doca::stream::{RdmaMessages, RdmaStream};
 
 const STREAMS: usize = 16;
 pub(super) const DEPTH: u32 = 2;
-/// What the peer gives credits for once it has read as much.
+/// The number of bytes after which the reading peer gives credits.
 const WINDOW: usize = 2 * 252;
 
-/// Runs a story with pairs that share two slots on either side.
+/// Runs `story` with pairs that share two slots on either side.
 fn pairs(story: impl AsyncFn(Vec<(RdmaStream, RdmaStream)>)) {
     each_by_rdma(2, DEPTH, small().connections(STREAMS), async |net: &Net| {
         let mut pairs = Vec::new();
@@ -26,7 +26,7 @@ fn pairs(story: impl AsyncFn(Vec<(RdmaStream, RdmaStream)>)) {
     });
 }
 
-/// Sends that occupy all slots of a WorkQ until the peer takes them. Their futures are dropped.
+/// Sends that occupy all slots of a WorkQ until the peer receives them. Their futures are dropped.
 pub(super) struct Held {
     peer: Side,
     here: Side,
@@ -73,7 +73,7 @@ async fn read(stream: &mut RdmaStream, len: usize) {
     assert!(came == bytes(0..len));
 }
 
-/// Each stream is polled for its own write or read alone, one after the other.
+/// Each stream is polled only for its own write or read, one after the other.
 #[test]
 fn what_was_written_is_sent_though_its_task_does_not_poll_again() {
     pairs(async |mut pairs| {
@@ -103,7 +103,7 @@ fn a_reader_gives_credits_though_its_task_does_not_poll_again() {
     });
 }
 
-/// The task that sends a frame of credits late is dropped with the runtime of the reader.
+/// The task that sends a late frame of credits is dropped with the reader's runtime.
 #[test]
 fn credits_are_given_though_the_runtime_of_the_reader_ends() {
     pairs(async |mut pairs| {
@@ -122,7 +122,7 @@ fn credits_are_given_though_the_runtime_of_the_reader_ends() {
     });
 }
 
-/// The task that sends a frame of credits late is on a runtime that is there, and is not driven.
+/// The task that sends a late frame of credits is on a runtime that exists but is not driven.
 #[test]
 fn credits_are_given_though_nobody_drives_the_runtime_of_the_reader() {
     pairs(async |mut pairs| {
@@ -144,7 +144,7 @@ fn credits_are_given_though_nobody_drives_the_runtime_of_the_reader() {
     });
 }
 
-/// Nor does anybody else wait behind them.
+/// No other operation waits behind them either.
 #[test]
 fn credits_that_a_peer_needs_no_more_stand_in_no_line() {
     pairs(async |mut pairs| {
@@ -162,7 +162,7 @@ fn credits_that_a_peer_needs_no_more_stand_in_no_line() {
     });
 }
 
-/// And the peer gets it once, when it is sent again.
+/// The Buf of the dropped send is unchanged, and the peer receives it once when it is sent again.
 #[test]
 fn a_buf_whose_send_was_dropped_in_line_is_as_it_was() {
     pairs(async |mut pairs| {
@@ -185,7 +185,7 @@ fn a_buf_whose_send_was_dropped_in_line_is_as_it_was() {
     });
 }
 
-/// Of frames and of ends.
+/// A write or a shutdown that waits for a slot is dropped.
 #[test]
 fn a_write_or_a_shutdown_that_was_dropped_holds_up_nobody() {
     for shuts in [false, true] {
@@ -204,7 +204,7 @@ fn a_write_or_a_shutdown_that_was_dropped_holds_up_nobody() {
                 write(here).await;
                 read(there, WINDOW).await;
             }
-            // What was not accepted is not sent.
+            // Data that was not accepted is not sent.
             let mut all = pairs.iter_mut().skip(1).zip(accepted);
             join_all(all.by_ref().filter(|(_, accepted)| *accepted).map(
                 async |((_, there), _)| match shuts {

@@ -1,4 +1,4 @@
-//! What streams and listeners count.
+//! The statistics of streams and listeners.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio_doca::stream::{Incoming, ListenerStats, RdmaStream, StreamStats};
 use super::exchange::Raw;
 use super::slots::{DEPTH, Held};
 
-/// Bytes and frames that were sent, and that were received.
+/// Returns the bytes and frames that were sent, and those that were received.
 fn moved(stream: &RdmaStream) -> [u64; 4] {
     let stats = stream.stats();
     [
@@ -38,7 +38,7 @@ fn bytes_frames_and_waits_for_credits_are_counted() {
                 (3, 0)
             );
         }
-        // As many frames as there are credits for.
+        // Sends as many frames as there are credits.
         here.write_all(b"hello").await.unwrap();
         assert_eq!(here.stats().credits, 2);
         in_time("two frames", here.write_all(&bytes(0..2 * 252)))
@@ -46,7 +46,7 @@ fn bytes_frames_and_waits_for_credits_are_counted() {
             .unwrap();
         assert_eq!(moved(&here), [509, 3, 0, 0]);
         assert_eq!((here.stats().credits, here.stats().credit_waits), (0, 0));
-        // It counts once, however often it is polled.
+        // A wait counts once, however often it is polled.
         for _ in 0..3 {
             assert!(here.write(&bytes(0..200)).now_or_never().is_none());
             assert_eq!(here.stats().credit_waits, 1);
@@ -64,7 +64,7 @@ fn bytes_frames_and_waits_for_credits_are_counted() {
         assert_eq!(moved(&there), [0, 0, 513, 4]);
         assert_eq!(there.stats().frames_unread, 0);
         assert_eq!(here.stats().credit_waits, 1);
-        // Another frame waits.
+        // Another frame waits for a credit.
         let waits = async {
             while here.stats().credit_waits < 2 {
                 _ = here.write(b"more").now_or_never();
@@ -73,7 +73,8 @@ fn bytes_frames_and_waits_for_credits_are_counted() {
         };
         in_time("a wait for credits", waits).await;
         assert_eq!((here.stats().credits, here.stats().credit_waits), (0, 2));
-        // What was written since is one more. Neither the end nor credits are frames with data.
+        // The bytes written since then make one more frame. Neither the end nor credits count as
+        // frames with data.
         let [sent, frames, ..] = moved(&here);
         let mut came = Vec::new();
         let both = join(here.shutdown(), there.read_to_end(&mut came));
@@ -129,7 +130,7 @@ fn a_wait_for_a_slot_is_counted_once() {
     }
 }
 
-/// Has peers heard until the counters are these.
+/// Waits until the listener's counters have these values.
 async fn counts(net: &Net, expected: ListenerStats) {
     let heard = async {
         while net.listener.stats() != expected {
@@ -146,7 +147,7 @@ async fn counts(net: &Net, expected: ListenerStats) {
     );
 }
 
-/// A peer that asks, and is not answered yet, and its connect.
+/// Returns the request of a peer that is not answered yet, and the peer's connect.
 async fn asks(net: &Net) -> (Incoming, impl Future) {
     let mut connect = Box::pin(net.connector.connect(net.addr));
     let accept = pin!(net.listener.accept());
@@ -165,7 +166,7 @@ fn what_becomes_of_peers_is_counted() {
         let mut expected = ListenerStats::default();
         assert_eq!(net.listener.stats(), expected);
 
-        // Strangers: one that speaks something else, and one that is silent and hangs up.
+        // Two strangers: one uses another protocol, and one sends nothing and hangs up.
         let mut curl = TcpStream::connect(net.addr).await.unwrap();
         curl.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
         expected.strangers = 1;
@@ -177,7 +178,7 @@ fn what_becomes_of_peers_is_counted() {
         (expected.strangers, expected.half_open) = (2, 0);
         counts(&net, expected).await;
 
-        // One that is silent while another one comes.
+        // A silent peer while another one comes.
         let _silent = TcpStream::connect(net.addr).await.unwrap();
         expected.half_open = 1;
         counts(&net, expected).await;
@@ -185,7 +186,7 @@ fn what_becomes_of_peers_is_counted() {
         (expected.timed_out, expected.half_open) = (1, 0);
         assert_eq!(net.listener.stats(), expected);
 
-        // Those that are refused: in words, by a drop, and by a drop of the future of `accept`.
+        // Peers that are refused with a text, by a drop, and by a drop of the future of `accept`.
         _ = join(incoming.refuse("not you"), connect).await;
         expected.refused = 1;
         assert_eq!(net.listener.stats(), expected);
@@ -198,14 +199,14 @@ fn what_becomes_of_peers_is_counted() {
         expected.refused = 3;
         assert_eq!(net.listener.stats(), expected);
 
-        // One that gives up.
+        // A peer that gives up.
         let (incoming, connect) = asks(&net).await;
         drop(connect);
         in_time("the end", incoming.accept(b"")).await.unwrap_err();
         expected.failed = 1;
         assert_eq!(net.listener.stats(), expected);
 
-        // A stream, and one for which there is no memory.
+        // A stream, and a peer for which there is no memory.
         let pair = net.pair().await;
         (expected.accepted, expected.open) = (1, 1);
         assert_eq!(net.listener.stats(), expected);
@@ -234,7 +235,7 @@ fn peers_that_run_out_of_time_are_counted() {
         let mut raw = Raw::new(&net).await;
         raw.say(&raw.hello()).await;
         let incoming = in_time("the hello", net.listener.accept()).await.unwrap();
-        // It never says that it is ready.
+        // The peer never reports that it is ready.
         in_time("the end", incoming.accept(b"")).await.unwrap_err();
         expected.timed_out = 2;
         assert_eq!(net.listener.stats(), expected);

@@ -1,5 +1,5 @@
 //! Split streams between threads: small writes, flushes and reads in random order, whose futures
-//! are dropped now and then. Each byte arrives in its place, and nobody waits for ever.
+//! are sometimes dropped. Each byte arrives in its place, and no task waits for ever.
 
 use std::pin::pin;
 use std::task::Poll;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_doca::Mode;
 use tokio_doca::stream::StreamOptions;
 
-/// Numbers that are the same at each run (Knuth's MMIX).
+/// A random number generator with the same numbers in each run (Knuth's MMIX).
 #[derive(Clone, Copy)]
 struct Dice(u64);
 
@@ -24,7 +24,7 @@ impl Dice {
     }
 }
 
-/// Awaits a future, or polls it once to three times and drops it.
+/// Awaits a future, or polls it one to three times and drops it.
 async fn maybe<F: Future>(dice: &mut Dice, future: F) -> Option<F::Output> {
     let (mut future, polls) = (pin!(future), dice.below(4));
     if polls == 0 {
@@ -78,7 +78,7 @@ async fn read(mut from: impl AsyncRead + Unpin, len: usize, mut dice: Dice) {
     }
 }
 
-/// Two pairs, whose halves are tasks.
+/// Runs two pairs, each half in its own task.
 async fn storm(net: Net, len: usize, mut dice: Dice) {
     let mut tasks = Vec::new();
     for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! Streams of sides that have no RDMA in common, on the connection on which they have met. All
-//! stories of `each` run over TCP as well: here is how it comes to that, and what is its own.
+//! Streams of sides that have no RDMA in common, which use the TCP connection of the exchange. All
+//! tests with `each` also run over TCP; here are the fallback itself and the features of TCP.
 
 use std::io::ErrorKind as IoErrorKind;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use tokio::runtime::{Handle, Runtime};
 use tokio_doca::stream::{RdmaConnector, RdmaStream, StreamOptions, StreamTransport};
 use tokio_doca::{Device, Error, ErrorKind, Mode, WorkQ};
 
-/// The most that a frame of small streams carries.
+/// The maximum payload of a frame on small streams, in bytes.
 const MOST: usize = 252;
 
-/// The devices of a connector and a listener that have no RDMA in common: of two kinds, which the
-/// blobs say or the listener finds out, and one without RDMA on either side.
+/// Returns devices of a connector and a listener that have no RDMA in common: devices of two kinds,
+/// either way around, and a device without RDMA on either side.
 fn strangers() -> [[Device; 2]; 4] {
     let other = || Loopback::device(false).1;
     [
@@ -32,12 +32,12 @@ fn strangers() -> [[Device; 2]; 4] {
     ]
 }
 
-/// Nets of such devices.
+/// Connects two such devices.
 async fn net([here, there]: &[Device; 2], options: StreamOptions) -> Net {
     Net::between([here, there], 64, Mode::EventDriven, options).await
 }
 
-/// A pair over TCP.
+/// Returns a pair over TCP.
 async fn tcp_pair(options: StreamOptions) -> (Net, RdmaStream, RdmaStream) {
     let net = net(&strangers()[2], options.or_tcp(true)).await;
     let (here, there) = net.pair().await;
@@ -61,7 +61,7 @@ fn sides_without_rdma_in_common_go_on_over_tcp_and_say_so() {
             let met = in_time("the connection", both).await.unwrap();
             let ((mut here, answer), (known, mut there)) = met;
             assert_eq!(answer, b"welcome");
-            // A device of another crate's may not say whom it reaches.
+            // A device of another provider may not know in advance which peers it reaches.
             let says =
                 devices[1].info().provider() == "soft" || devices[1].info().caps().rdma.is_none();
             let expected = if says {
@@ -117,7 +117,7 @@ fn a_side_that_demands_rdma_gets_no_stream_and_a_reason() {
             assert!(text.contains("one of them demands it"), "{text}");
             assert_eq!(listener.stats().failed, 1);
         }
-        // Without a device that has it, such a side is refused before a peer comes.
+        // With a device that has no RDMA, such a side is refused before a peer comes.
         let text = rejected(small().connector(&none, &workq()), ErrorKind::NotSupported);
         assert!(text.contains("or_tcp"), "{text}");
         let bound = small().bind(&none, &workq(), addr).await;
@@ -144,7 +144,7 @@ fn a_stream_goes_on_over_a_unix_socket_as_well() {
     });
 }
 
-/// Writes until the socket takes no more. Returns how many bytes that were.
+/// Writes until the socket accepts no more. Returns the number of bytes written.
 async fn fill(stream: &mut RdmaStream) -> usize {
     let mut len = 0;
     for _ in 0..100 {
@@ -156,7 +156,7 @@ async fn fill(stream: &mut RdmaStream) -> usize {
     len
 }
 
-/// Of the last frame the socket has a part.
+/// The socket has a part of the last frame.
 #[test]
 fn what_a_write_has_accepted_goes_on_though_nobody_polls_again() {
     run(async {
@@ -200,7 +200,8 @@ fn streams_over_tcp_have_the_places_of_connections() {
         for devices in [&strangers()[2], &strangers()[0]] {
             let net = net(devices, small().or_tcp(true).connections(1)).await;
             let (here, there) = net.pair().await;
-            // One that has memory meets a listener that has none, and another one is not heard.
+            // A connector with memory meets a listener without, and a second connector fails by
+            // itself.
             let other = net_connector(devices);
             for (connector, full) in [(&other, "the peer refuses"), (&net.connector, "in use")] {
                 let accept = async { net.listener.accept().await?.accept(b"").await.map(drop) };
@@ -223,7 +224,7 @@ fn streams_over_tcp_have_the_places_of_connections() {
     });
 }
 
-/// A peer of a listener that speaks TCP, byte by byte.
+/// A listener's peer over TCP, written by hand.
 struct Raw(TcpStream);
 
 impl Raw {
@@ -240,7 +241,7 @@ impl Raw {
         let mut raw = Raw::hello(net, 1).await;
         let meet = async {
             let welcome = hear(&mut raw.0).await;
-            // With the flag, and without a blob.
+            // The welcome has the flag for TCP, and no blob.
             assert_eq!(&welcome[..6], b"TDST\x02\x01");
             assert_eq!(&welcome[12..], &[0, 1, 0, 0]);
             say(&mut raw.0, b"TDST\x02\x02").await.unwrap();
@@ -306,7 +307,7 @@ fn frames_over_tcp_that_are_none_end_their_stream_alone() {
                 "it has hung up"
             );
         }
-        // A peer that ends without its end.
+        // A peer that disconnects without an orderly end.
         let (raw, mut stream) = Raw::meet(&net).await;
         drop(raw);
         let read = in_time("an error", stream.read(&mut [0; 9])).await;
@@ -320,8 +321,8 @@ fn frames_over_tcp_that_are_none_end_their_stream_alone() {
     });
 }
 
-/// They say that they have no RDMA, that they have a device which nobody has, nothing at all, and
-/// that they are there and are not; some keep the places of streams over TCP.
+/// The strangers claim to have no RDMA, or to have a device that does not exist, or send nothing,
+/// or connect and vanish; some keep places of streams over TCP.
 #[test]
 fn strangers_cannot_make_an_honest_pair_fall_back() {
     run(async {
@@ -334,7 +335,7 @@ fn strangers_cannot_make_an_honest_pair_fall_back() {
                 let incoming = net.listener.accept().await.unwrap();
                 tasks.spawn(async move { incoming.accept(b"").await });
                 while let Some(done) = tasks.try_join_next() {
-                    // Those of strangers stay.
+                    // Keeps the strangers' streams open.
                     if let Ok(stream) = done.unwrap()
                         && stream.transport() == StreamTransport::Tcp
                     {
@@ -402,7 +403,7 @@ fn a_workq_that_was_shut_down_is_no_reason_for_tcp() {
     });
 }
 
-/// The rest of a frame is written by a task.
+/// A task of the runtime writes the rest of a frame.
 #[test]
 fn a_peer_that_does_not_read_keeps_nothing_after_the_linger() {
     run(async {
@@ -424,7 +425,8 @@ fn with_time() -> Runtime {
     runtime.worker_threads(1).enable_all().build().unwrap()
 }
 
-/// Polled on its own runtime or another one, which has no time or has gone.
+/// The shutdown is polled on the stream's own runtime or on another one, which has no timers or has
+/// ended.
 #[test]
 fn a_shutdown_that_waits_outlives_the_runtime_that_polled_it() {
     for (own_goes, has_time) in [(true, true), (false, true), (false, false)] {
@@ -438,7 +440,7 @@ fn a_shutdown_that_waits_outlives_the_runtime_that_polled_it() {
         };
         let other = other.build().unwrap();
         other.block_on(async {
-            // The socket takes it, and the peer's host does not.
+            // The socket has accepted the data, but the peer's host has not.
             fill(&mut here).await;
             for _ in 0..3 {
                 assert!(here.shutdown().now_or_never().is_none());
@@ -455,7 +457,7 @@ fn a_shutdown_that_waits_outlives_the_runtime_that_polled_it() {
     }
 }
 
-/// An end is acknowledged when it is read, and not 40 ms later.
+/// A shutdown is acknowledged when the peer reads it, and not 40 ms later.
 #[test]
 fn a_shutdown_whose_peer_reads_is_quick() {
     run(async {
@@ -486,7 +488,7 @@ fn a_flush_says_that_something_was_lost() {
     });
 }
 
-/// Nothing that was accepted is lost then.
+/// No accepted data is lost in this case.
 #[test]
 fn a_shutdown_after_nonsense_says_what_became_of_the_data() {
     run(async {
@@ -507,7 +509,7 @@ fn a_shutdown_after_nonsense_says_what_became_of_the_data() {
     });
 }
 
-/// It might take it for a frame.
+/// The peer might take the refusal for a frame.
 #[test]
 fn a_peer_that_is_welcome_over_tcp_is_not_refused_afterwards() {
     run(async {
@@ -523,7 +525,7 @@ fn a_peer_that_is_welcome_over_tcp_is_not_refused_afterwards() {
     });
 }
 
-/// However much of them was read with it.
+/// Any number of frames may arrive together with the message that the peer is there.
 #[test]
 fn frames_may_come_with_the_word_that_the_peer_is_there() {
     run(async {

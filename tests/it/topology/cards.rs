@@ -1,5 +1,5 @@
-//! The two sides of a card: which devices and representors there are, what each side can do, and
-//! what changes at run time.
+//! The two sides of a card: their devices and representors, the capabilities of each side, and
+//! changes at run time.
 
 use tokio_doca::device::contract::Provider;
 use tokio_doca::soft::{Function, Limits, Port, Soft, Topology, View};
@@ -121,7 +121,7 @@ fn a_function_and_its_representor_have_one_address_and_no_two_one_vuid() {
     assert_eq!(vuids.len(), 7);
 }
 
-/// What was asked of the wrong side.
+/// Checks that an operation was refused because it belongs to the other side of the card.
 #[track_caller]
 fn not_supported<T: std::fmt::Debug>(result: Result<T, Error>, of: &str) {
     let error = result.unwrap_err();
@@ -162,16 +162,16 @@ fn what_belongs_to_the_other_side_is_not_supported_and_the_queries_agree() {
                 false => not_supported(mmap.export_dpu(&device), name),
             }
             let import = RemoteMmap::from_export(&device, &blob).wait();
-            // The other port is refused by the table below.
+            // The blob is for port `p0`; importing on the other port fails.
             match caps.import_dpu {
                 true => assert_eq!(import.is_ok(), name == "p0"),
                 false => not_supported(import, name),
             }
-            // RDMA exports go everywhere.
+            // RDMA exports can be imported everywhere.
             let rdma = mmap.export_rdma(&device).unwrap();
             assert!(caps.share_rdma);
             assert!(RemoteMmap::from_export(&device, &rdma).wait().is_ok());
-            // There is nothing to call.
+            // There is no hotplug manager, so there is nothing to call.
             assert!(!caps.hotplug_manager);
         }
     }
@@ -230,7 +230,7 @@ fn a_list_is_a_snapshot_and_a_new_one_shows_what_has_changed() {
     let before = p0.representors(RepFilter::All).unwrap();
     let vf0 = Representor::open(&p0, "0b:00.2").unwrap();
     let vf1 = Representor::open(&p0, "hpf0vf1").unwrap();
-    // A reset of the bus moves a function, another one is unplugged, and a disk is plugged in.
+    // A reset of the bus moves a function, another function is unplugged, and a disk is plugged in.
     let unplugged = dpu.topology().unplug("pf0vf0").unwrap().unplug("pf0vf1");
     let moved = Function::vf("pf0vf0", addr("0c:00.2"));
     let disk = Function::pf("nvme0", addr("0b:01.0")).emulated();
@@ -254,7 +254,7 @@ fn a_list_is_a_snapshot_and_a_new_one_shows_what_has_changed() {
     let net = p0.representors(RepFilter::Net).unwrap();
     assert_eq!(names(&net), ["hpf0", "pf0sf0", "hpf0vf0"]);
 
-    // What was listed before opens as it is now, or has gone.
+    // An entry from before opens the device as it is now, or has gone.
     let moved = Representor::open_info(&p0, &before[1]).unwrap();
     assert_eq!(*moved.info(), addr("0c:00.2"));
     assert_eq!(moved, vf0, "the same, with other properties");
@@ -281,7 +281,7 @@ fn devices_are_a_snapshot_too() {
     let listed = host.devices().unwrap();
     let names: Vec<&str> = listed.iter().map(DevInfo::name).collect();
     assert_eq!(names, ["pf0vf0", "pf0vf1", "pf1vf0", "pf0"]);
-    // What has been open goes on at its port.
+    // A device that was open continues to work at its port.
     let mmap = exported(&pf0);
     let blob = mmap.export_dpu(&pf0).unwrap();
     let p0 = soft(View::Dpu).open("p0").unwrap();

@@ -1,4 +1,4 @@
-//! Which devices there are, and how one is found and opened.
+//! The list of devices, and how a device is found and opened.
 
 use support::*;
 use tokio_doca::device::Liveness;

@@ -1,5 +1,5 @@
-//! A full queue is no error: who awaits waits its turn, in order, and a future that nobody polls
-//! stops nobody.
+//! A full queue is no error: tasks that await wait for their turn, in order, and a future that is
+//! not polled does not block the others.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,12 +13,12 @@ use support::*;
 use tokio_doca::soft::Fault;
 use tokio_doca::{Buf, BufPool, ErrorKind, Mode, error::JobError};
 
-/// All four configurations at this depth.
+/// Returns all four configurations with this depth.
 fn deep(depth: u32) -> Vec<Config> {
     configs().iter().map(|c| c.depth(depth)).collect()
 }
 
-/// Jobs that go through the engine, whatever the configuration.
+/// Returns the configurations in which all jobs go through the engine.
 fn deferred(depth: u32) -> Vec<Config> {
     deep(depth).into_iter().filter(|c| c.defer).collect()
 }
@@ -61,8 +61,9 @@ fn a_thousand_tasks_pass_through_a_shallow_queue() {
     }
 }
 
-/// 25 copies stand in line behind `depth` others. The order in which they end: as the engine works
-/// in order, it is the order of submission, but for those that are in flight together.
+/// Queues 25 copies behind `depth` others, and returns the order in which they end. The engine
+/// works in order, so this is the order of submission, except among copies that are in flight
+/// together.
 async fn order_of_ends(bench: &Bench) -> Vec<usize> {
     let depth = bench.workq.depth();
     let hold = bench.hold();
@@ -95,7 +96,7 @@ async fn order_of_ends(bench: &Bench) -> Vec<usize> {
     order.clone()
 }
 
-/// How far anybody was passed by others.
+/// Returns by how many others a copy was passed at most.
 fn passed(order: &[usize]) -> usize {
     let place = |(place, i): (usize, &usize)| place.saturating_sub(*i);
     order.iter().enumerate().map(place).max().unwrap()
@@ -153,7 +154,7 @@ fn a_queue_that_is_full_for_long_loses_nobody() {
     each_of(&deep(4), async |bench| {
         let hold = bench.hold();
         let tasks: Vec<_> = (0..30).map(|_| tokio::spawn(copying(bench))).collect();
-        // A timer's turn, so that every task had many chances to go wrong.
+        // Sleeps, so that every task has many chances to go wrong.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(bench.workq.in_flight(), 4);
         assert!(tasks.iter().all(|task| !task.is_finished()));
@@ -177,7 +178,8 @@ fn waiting_takes_no_leases() {
         dst.extend_from_slice(b"0").unwrap();
         drop(hold);
         assert_eq!(first.await, Ok(3));
-        // Refused when its turn comes, if the world has changed, and the next one gets the Slot.
+        // The copy is refused when its turn comes, because its operands have changed, and the next
+        // one gets the slot.
         let guard = dst.data_mut().unwrap();
         refused(waiting.await, ErrorKind::InUse);
         drop(guard);
@@ -189,8 +191,8 @@ fn waiting_takes_no_leases() {
 #[test]
 fn a_woken_waiter_that_is_dropped_passes_it_on() {
     each_of(&deferred(2), async |bench| {
-        // Another job is in flight all the time: its end will not make good for what is not passed
-        // on.
+        // The other job stays in flight, so that its end does not make up for a slot that is not
+        // passed on.
         let hour = Duration::from_secs(3600);
         bench.soft.faults().push(Fault::Delay(hour));
         let mut long = copying(bench);
@@ -213,8 +215,8 @@ fn a_woken_waiter_that_is_dropped_passes_it_on() {
     });
 }
 
-/// The dead ones were polled once, stand in front, and are never polled again; nor are they
-/// dropped.
+/// The dead futures are at the front of the queue: they were polled once, and are neither polled
+/// again nor dropped.
 #[test]
 fn a_queued_future_that_nobody_polls_stops_nobody() {
     for depth in [1, 2, 8] {
@@ -251,8 +253,8 @@ fn a_queued_future_that_nobody_polls_stops_nobody() {
     }
 }
 
-// A Slot whose result nobody fetched is taken, though nothing is in flight: the told waiter that
-// nobody polls must not count for ever.
+// A slot whose result was not fetched stays occupied, although nothing is in flight; the notified
+// waiter that is not polled must not count for ever.
 #[test]
 fn a_forgotten_copy_and_a_waiter_that_nobody_polls_stop_nobody() {
     each_of(&deep(2), async |bench| {
@@ -272,7 +274,7 @@ fn a_forgotten_copy_and_a_waiter_that_nobody_polls_stop_nobody() {
     });
 }
 
-// The same with a job in flight that takes its time.
+// The same beside a job in flight that takes long.
 #[test]
 fn a_long_job_and_a_waiter_that_nobody_polls_stop_nobody() {
     each_of(&deferred(2), async |bench| {
@@ -280,7 +282,7 @@ fn a_long_job_and_a_waiter_that_nobody_polls_stop_nobody() {
         bench.soft.faults().push(Fault::Delay(hour));
         let (mut long, mut first) = (copying(bench), copying(bench));
         poll_pending(long.as_mut());
-        // Jobs begin in order, so the long one has begun when this one is over.
+        // Jobs begin in order, so the long job has begun when this one completes.
         assert_eq!(copying(bench).await, Ok(3));
         let hold = bench.hold();
         poll_pending(first.as_mut());
@@ -295,7 +297,7 @@ fn a_long_job_and_a_waiter_that_nobody_polls_stop_nobody() {
     });
 }
 
-// Who does not wait passes those that were told and are not polled.
+// An operation that does not wait passes waiters that were notified and are not polled.
 #[test]
 fn a_copy_can_be_started_beside_a_waiter_that_nobody_polls() {
     each_of(&deferred(1), async |bench| {
@@ -316,8 +318,8 @@ fn a_copy_can_be_started_beside_a_waiter_that_nobody_polls() {
     });
 }
 
-/// A stream's futures are polled only while the stream is: here they stand in line, and are told,
-/// and do nothing.
+/// The futures of a stream are polled only while the stream is: here they wait, are notified, and
+/// do nothing.
 #[test]
 fn buffered_streams_that_stand_in_line_stop_nobody() {
     for depth in [1, 2, 3] {
@@ -344,8 +346,8 @@ fn buffered_streams_that_stand_in_line_stop_nobody() {
     }
 }
 
-/// `in_flight` says so: who does not fetch results has them in Slots, and must not await more
-/// copies than there are Slots left.
+/// `in_flight` counts results that were not fetched, which occupy slots. A caller must not await
+/// more copies than there are other slots.
 #[test]
 fn a_result_that_nobody_fetched_keeps_its_slot() {
     each_of(&deferred(1), async |bench| {
@@ -377,7 +379,7 @@ fn slots_freed_on_another_thread_reach_who_waits() {
             Box::pin(bench.dma.copy(src, pool.try_alloc().unwrap()).owned())
         };
         let hold = bench.hold();
-        // Filled from four threads, so that the Slots come out of many magazines.
+        // Submits from four threads, so that the slots come from many magazines.
         let fill: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|_| {
@@ -395,8 +397,8 @@ fn slots_freed_on_another_thread_reach_who_waits() {
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
         assert_eq!(bench.workq.in_flight(), 128);
-        // Three of the four runtimes stay, so that this one has a place; their Slots are freed on
-        // their threads.
+        // Only one of the four runtimes ends, so that this runtime can be registered; the slots are
+        // freed on their threads.
         let (runtimes, copies): (Vec<_>, Vec<_>) = fill.into_iter().unzip();
         drop(runtimes);
         run(async {
@@ -422,13 +424,13 @@ fn slots_freed_on_another_thread_reach_who_waits() {
 
 #[test]
 fn a_device_that_says_full_is_asked_again() {
-    // The last is enough for two of the longest pauses, of 100 ms.
+    // The last number is enough for two of the longest pauses, of 100 ms.
     for times in [1, 2, 12] {
         each_of(&deep(4), async |bench| {
             for _ in 0..times {
                 bench.soft.faults().push(Fault::QueueFull);
             }
-            // With nothing else in flight.
+            // Nothing else is in flight.
             assert_eq!(in_time("alone", copying(bench)).await, Ok(3));
             for _ in 0..times {
                 bench.soft.faults().push(Fault::QueueFull);
@@ -461,7 +463,7 @@ fn a_device_that_says_full_while_jobs_are_in_flight_is_asked_when_one_ends() {
     });
 }
 
-// A refused Job beside a result that nobody fetched: nothing in flight would wake it.
+// The refused job is beside a result that was not fetched, so that nothing in flight would wake it.
 #[test]
 fn a_device_that_says_full_beside_a_forgotten_copy_is_asked_again() {
     each_of(&deferred(4), async |bench| {
@@ -471,7 +473,7 @@ fn a_device_that_says_full_beside_a_forgotten_copy_is_asked_again() {
         std::mem::forget(forgotten);
         drop(hold);
         bench.engine_works().await;
-        // Time for late events of the copies before: none of them shall wake what comes now.
+        // Waits for late events of earlier copies, which must not wake the next one.
         tokio::time::sleep(Duration::from_millis(10)).await;
         // One poll tries twice.
         for _ in 0..2 {
@@ -493,8 +495,8 @@ fn a_refused_submission_leaves_everything_as_before() {
         src.data_mut().unwrap()[0] = b'x';
         dst.data_mut().unwrap()[0] = b'y';
 
-        // As often as it asks in one poll: at once, when it stands in line, and again if this
-        // thread is so late that the pause between two tries has passed.
+        // More refusals than one poll can meet: it tries at once, again when it queues, and once
+        // more if this thread is so late that the pause between two tries has passed.
         for _ in 0..100 {
             bench.soft.faults().push(Fault::QueueFull);
         }
@@ -536,7 +538,7 @@ async fn a_device_that_is_full_while_the_workq_is_not_burns_no_cpu() {
     let hold = bench.soft.faults().hold();
     let running = tokio::spawn(bench.dma.copy(bench.filled(b"abc"), bench.empty()).owned());
     tokio::task::yield_now().await;
-    // The device has no room for the others, as often as they ask: each asks once, and waits for a
+    // The device refuses the others however often they try: each tries once, and waits for a
     // completion.
     for _ in 0..1000 {
         bench.soft.faults().push(Fault::QueueFull);

@@ -1,5 +1,5 @@
-//! `WorkQ::block_on` takes no CPU time while nothing but receives and waits sleep: its own, and
-//! those of other tasks.
+//! `WorkQ::block_on` uses no CPU time while only receives and waits are pending, its own and those
+//! of other tasks.
 
 use std::future::Future;
 use std::sync::mpsc;
@@ -11,23 +11,24 @@ use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio_doca::{Mode, WorkQ};
 
-/// For how long a thread has nothing to do.
+/// How long a thread has nothing to do.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The CPU time of this thread.
+/// Returns the CPU time of this thread.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
     Duration::new(time.tv_sec() as u64, time.tv_nsec() as u32)
 }
 
-/// Runs the future in `block_on`, with at least `IDLE` to wait for: how much CPU time that took.
+/// Runs a future in `block_on` that waits for at least `IDLE`. Returns its output and the CPU time
+/// used.
 fn cpu_time_of<F: Future>(workq: &WorkQ, future: F) -> (F::Output, Duration) {
     let before = cpu_time();
     let output = workq.block_on(future);
     (output, cpu_time() - before)
 }
 
-/// A thread that does nothing for a while, and then this.
+/// Runs a closure on another thread, after a while.
 fn later(act: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         std::thread::sleep(IDLE);
@@ -56,7 +57,7 @@ fn a_receive_of_another_task_costs_a_blocked_thread_nothing() {
     output.unwrap();
     waker.join().unwrap();
     slept(took);
-    // It is still served, by its own runtime.
+    // The receive is still served by its own runtime.
     other.workq.block_on(other.send(b"abc")).unwrap();
     let received = runtime.block_on(in_time("the receive", receive));
     assert_eq!(received.unwrap().len, 3);
@@ -74,8 +75,7 @@ fn a_receive_of_its_own_sleeps_until_the_message_comes() {
     slept(took);
 }
 
-/// Two threads block on one WorkQ, and each is woken by what it waits for, though both sleep on one
-/// handle.
+/// Two threads block on one WorkQ and sleep on the same handle; each is woken by its own operation.
 #[test]
 fn two_threads_that_sleep_on_one_workq_are_both_woken() {
     let setup = Setup::new(false, Mode::EventDriven);
@@ -102,8 +102,8 @@ fn two_threads_that_sleep_on_one_workq_are_both_woken() {
     });
 }
 
-/// A job goes on whose future was dropped in a `block_on` on a thread of a runtime, which hears of
-/// its end.
+/// A `block_on` on a thread of a runtime drops the future of a job in flight: the runtime notices
+/// the end of the job.
 #[test]
 fn what_is_left_behind_on_a_thread_of_a_runtime_is_heard_of() {
     let bench = Bench::new(Config::new(true, Mode::EventDriven));

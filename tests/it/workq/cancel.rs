@@ -1,5 +1,5 @@
-//! Dropped, timed out, aborted, panicked over: a copy in flight goes on, its memory stays leased
-//! until it is over, and Slot, Leases and Bufs come back exactly once.
+//! A copy in flight that is dropped, timed out, aborted or unwound by a panic completes; its memory
+//! stays leased until then, and its slot, leases and Bufs are returned exactly once.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use support::*;
 use tokio_doca::soft::Fault;
 use tokio_doca::{Buf, ErrorKind};
 
-/// A source and a destination with a canary in it.
+/// Returns a source, and a destination filled with a canary.
 fn pair(bench: &Bench) -> (Buf, Buf) {
     let dst = bench.filled(&[0xca; ELEMENT]);
     dst.set_data(0, 0).unwrap();
     (bench.filled(&pattern(5, ELEMENT)), dst)
 }
 
-/// Leased as by a job in flight, and not yet written.
+/// Asserts that the Bufs are leased by a job in flight, which has not written yet.
 fn assert_in_flight(src: &Buf, dst: &Buf) {
     refused(dst.data(), ErrorKind::InUse);
     refused(dst.set_data(0, ELEMENT), ErrorKind::InUse);
@@ -28,7 +28,7 @@ fn assert_in_flight(src: &Buf, dst: &Buf) {
     assert_eq!(&src.data().unwrap()[..], &pattern(5, ELEMENT)[..]);
 }
 
-/// The job went on to its end.
+/// Waits until the job has completed, and checks what it wrote.
 async fn assert_done(bench: &Bench, src: Buf, dst: Buf) {
     until("the Leases come back", || dst.data().is_ok()).await;
     assert_eq!(bytes(&dst), pattern(5, ELEMENT));
@@ -65,7 +65,7 @@ fn dropped_copy_keeps_bufs_that_nobody_else_has() {
         drop(copy);
         let all = bench.pool.elements();
         assert_eq!(bench.free_bufs(), all - 2);
-        // Whoever gets the rest writes all over it; the two are not among them.
+        // Writes all other Bufs of the pool; the two that are in flight are not among them.
         let rest: Vec<Buf> = std::iter::from_fn(|| bench.pool.try_alloc().ok()).collect();
         for buf in &rest {
             buf.extend_from_slice(&[0xee; ELEMENT]).unwrap();
@@ -200,12 +200,13 @@ fn a_copy_may_be_dropped_in_every_state() {
     let depth_one: Vec<Config> = configs().iter().map(|c| c.depth(1)).collect();
     each_of(&depth_one, async |bench| {
         let dma = &bench.dma;
-        // Not polled.
+        // Dropped before it was polled.
         let (src, dst) = pair(bench);
         drop(dma.copy(&src, &dst));
         src.data_mut().unwrap()[0] = pattern(5, 1)[0];
 
-        // In line for a Slot, with nothing leased; then told that there is one.
+        // Dropped while it waits for a slot, with nothing leased; and dropped after it was notified
+        // of a slot.
         let (other_src, other_dst) = pair(bench);
         let hold = bench.hold();
         let mut first = Box::pin(dma.copy(&src, &dst));
@@ -222,7 +223,7 @@ fn a_copy_may_be_dropped_in_every_state() {
         drop(told);
         assert_eq!(bench.workq.in_flight(), 0);
 
-        // Over, and the result not fetched.
+        // Dropped after the job has completed, before the result was fetched.
         let hold = bench.hold();
         dst.reset_data_len().unwrap();
         let mut done = Box::pin(dma.copy(&src, &dst));
@@ -235,13 +236,13 @@ fn a_copy_may_be_dropped_in_every_state() {
         drop(done);
         until("the Slot is free", || bench.workq.in_flight() == 0).await;
 
-        // Over, and the result fetched.
+        // Dropped after the result was fetched.
         dst.reset_data_len().unwrap();
         let mut finished = Box::pin(dma.copy(&src, &dst));
         assert_eq!(finished.as_mut().await, Ok(ELEMENT));
         drop(finished);
 
-        // Refused.
+        // Dropped after it was refused.
         let mut refusal = Box::pin(dma.copy(&src, &dst));
         refused(refusal.as_mut().await, ErrorKind::InvalidValue);
         drop(refusal);
@@ -306,7 +307,8 @@ fn orphans_race_with_their_completions() {
                             let (src, dst) = (bench.pool.alloc().await, bench.pool.alloc().await);
                             src.extend_from_slice(&pattern(seed as u8, 512)).unwrap();
                             let mut copy = Box::pin(bench.dma.copy(&src, &dst));
-                            // As many polls as the round says, then it is dropped, wherever it is.
+                            // Polls as often as the round says, then drops the future in whatever
+                            // state it is.
                             for _ in 0..(seed + i) % 4 {
                                 if let Poll::Ready(result) = poll(copy.as_mut()) {
                                     assert_eq!(result, Ok(512));
@@ -352,7 +354,7 @@ fn a_dropped_workq_gives_the_bufs_back_after_its_last_job() {
                 poll_pending(copy.as_mut());
             }
             drop((dma, workq));
-            // The futures keep it; the last one does not wait either.
+            // The futures keep the WorkQ; dropping the last one does not wait either.
             drop(copies);
             assert_eq!(free_bufs(&pool), all - 16, "{config:?}");
             drop(hold);
@@ -361,7 +363,7 @@ fn a_dropped_workq_gives_the_bufs_back_after_its_last_job() {
     }
 }
 
-// The only runtime that the WorkQ was registered with has gone, and the Op is dropped on another
+// The only runtime with which the WorkQ was registered has gone, and the `Op` is dropped on another
 // one without a poll.
 #[test]
 fn an_op_dropped_after_its_runtime_has_gone_gives_its_bufs_back() {

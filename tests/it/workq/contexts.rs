@@ -1,4 +1,4 @@
-//! A WorkQ and the contexts on it: what is refused when they are built, attached and detached.
+//! A WorkQ and its contexts: what is refused when they are built, attached and detached.
 
 use support::*;
 use tokio_doca::soft::{Limits, Soft};
@@ -79,7 +79,7 @@ fn a_context_that_only_polls_is_refused_on_an_event_driven_workq() {
     let attached = Dma::builder(&device).attach(&driven);
     let text = rejected(attached, ErrorKind::NotSupported);
     assert!(text.contains("pf0") && text.contains("BusyPoll"), "{text}");
-    // Neither is one that is attached elsewhere.
+    // A context that is attached to another WorkQ is refused as well.
     let config = Config::new(true, Mode::BusyPoll);
     let bench = Bench::with_soft(config, soft);
     rejected(bench.dma.attach(&driven), ErrorKind::NotSupported);

@@ -1,5 +1,5 @@
-//! Code of the application's that completions lead to, and that uses the very WorkQ that collects
-//! them: drops of owners and wakers, wakers that a turn wakes, and subscribers of `tracing`.
+//! Application code that runs because of a completion, and uses the very WorkQ that reaps it: drops
+//! of owners and wakers, wakers that a turn wakes, and `tracing` subscribers.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use tokio_doca::{
     workq::WorkQBuilder,
 };
 
-/// What is needed to use a WorkQ: to copy a Buf, through the engine, and to wait for the end of it.
+/// A user of a WorkQ: copies a Buf through the engine, and waits for the end of the copy.
 #[derive(Clone)]
 struct User {
     workq: WorkQ,
@@ -41,7 +41,7 @@ impl User {
         }
     }
 
-    /// What is copied, and where to.
+    /// Returns a source and a destination.
     fn bufs(&self) -> (Buf, Buf) {
         let src = self.pool.try_alloc().unwrap();
         src.extend_from_slice(b"abc").unwrap();
@@ -53,7 +53,7 @@ impl User {
         assert_eq!(self.workq.block_on(self.dma.copy(&src, &dst)), Ok(3));
     }
 
-    /// The code of the application's that completions lead to.
+    /// The application code that a completion runs.
     fn flush(&self) {
         self.copy();
         self.flushed.store(true, Ordering::SeqCst);
@@ -63,7 +63,7 @@ impl User {
         self.flushed.load(Ordering::SeqCst)
     }
 
-    /// Copies until the code has run.
+    /// Copies until that code has run.
     fn copy_until_flushed(&self) {
         block_until("the code of the application's has run", || {
             self.copy();
@@ -95,7 +95,7 @@ impl Uses {
 
 impl Wake for Uses {
     fn wake(self: Arc<Self>) {
-        // Once: what it does may wake it again.
+        // Takes the user once: using the WorkQ may wake this waker again.
         let user = self.woken.lock().unwrap().take();
         if let Some(user) = user {
             user.flush();
@@ -111,7 +111,7 @@ impl Drop for Uses {
     }
 }
 
-/// Memory whose owner uses the WorkQ when it gets the memory back.
+/// Memory whose owner uses the WorkQ when it is dropped.
 struct Owner(Vec<u8>, User);
 
 impl AsMut<[u8]> for Owner {
@@ -135,7 +135,7 @@ fn deferred() -> [Config; 2] {
     modes().map(|mode| Config::new(true, mode))
 }
 
-/// Runs the story in both modes, on threads of their own that are in a runtime.
+/// Runs `story` in both modes, on separate threads that have entered a runtime.
 fn in_both_modes(what: &'static str, story: fn(&Bench)) {
     for config in deferred() {
         on_a_thread(what, move || {
@@ -166,7 +166,7 @@ fn an_owner_that_gets_its_memory_back_from_a_job_may_use_the_workq() {
 
 #[test]
 fn a_waker_of_a_dropped_op_may_use_the_workq_when_it_is_dropped() {
-    // An Op that looks itself stores no waker.
+    // This needs event mode: an `Op` that polls by itself stores no waker.
     on_a_thread("a waker's drop", || {
         let runtime = workers();
         let _entered = runtime.enter();
@@ -193,7 +193,7 @@ fn a_waker_may_use_the_workq_whose_mode_is_set() {
         let bench = Bench::new(Config::new(true, Mode::EventDriven));
         let user = User::of(&bench);
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
-        // It is lost: nothing but the change of the mode wakes its Op.
+        // The job is lost, so that only the change of the mode wakes its `Op`.
         bench.soft.faults().push(tokio_doca::soft::Fault::Lost);
         let mut copy = Box::pin(bench.dma.copy(&src, &dst));
         poll_with(copy.as_mut(), &Uses::when_woken(&user));
@@ -239,7 +239,7 @@ fn a_waker_may_use_the_workq_that_hears_of_the_end_of_a_connection() {
     }
 }
 
-/// A context for copies on the WorkQ of an Rdma.
+/// Returns a context for copies on the WorkQ of an `Rdma`.
 fn beside(rdma: &Rdma, workq: &WorkQ) -> User {
     let device = rdma.device();
     let mmap = Mmap::builder().device(device).alloc(1 << 14).unwrap();
@@ -251,20 +251,20 @@ fn beside(rdma: &Rdma, workq: &WorkQ) -> User {
     }
 }
 
-/// What a queue does wrong in one look.
+/// The fault of a queue in one call.
 #[derive(Clone, Copy, PartialEq)]
 enum Wrong {
-    /// It tells of a Job that there is not.
+    /// It returns a completion of a job that does not exist.
     Stale,
-    /// It panics, with all that is over still there.
+    /// It panics in `reap`, before it has returned any completion.
     Panics,
-    /// It panics when an event is acknowledged.
+    /// It panics in `clear`.
     PanicsInClear,
-    /// It panics when it is to ring.
+    /// It panics in `arm`.
     PanicsInArm,
 }
 
-/// A software queue that does something wrong in its next look, once it has something to say.
+/// A software queue that commits one fault at its next opportunity, once a completion waits.
 struct Sinner {
     inner: Arc<dyn Queue>,
     next: Arc<Mutex<Option<Wrong>>>,
@@ -278,17 +278,17 @@ impl Sinner {
 }
 
 #[expect(unsafe_code, reason = "implements a queue")]
-// SAFETY: the duties are the inner queue's, to which every call goes unchanged, but for a
-// completion of no Job.
+// SAFETY: the inner queue keeps the duties; every call is passed to it unchanged, except for the
+// completion of a job that does not exist.
 unsafe impl Submit for Sinner {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `submit`.
         unsafe { self.inner.submit(jobs) }
     }
 }
 
 #[expect(unsafe_code, reason = "implements a queue")]
-// SAFETY: as above.
+// SAFETY: as above for `Submit`.
 unsafe impl Queue for Sinner {
     fn ready(&self) -> bool {
         self.inner.ready()
@@ -306,12 +306,12 @@ unsafe impl Queue for Sinner {
         drop(next);
         match wrong {
             None | Some(Wrong::PanicsInClear | Wrong::PanicsInArm) => {
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller keeps the promises of `reap`.
                 unsafe { self.inner.reap(out) }
             }
             Some(Wrong::Stale) => {
                 out[0] = Completion::new(Token::new(0, 0, u32::MAX), Ok(0));
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller keeps the promises of `reap`.
                 1 + unsafe { self.inner.reap(&mut out[1..]) }
             }
             Some(Wrong::Panics) => panic!("a provider's panic"),
@@ -329,7 +329,7 @@ unsafe impl Queue for Sinner {
     }
 
     unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `retire`.
         unsafe { self.inner.retire(keep, outstanding) };
     }
 }
@@ -337,7 +337,7 @@ unsafe impl Queue for Sinner {
 struct Sins(Device, Arc<Mutex<Option<Wrong>>>);
 
 #[expect(unsafe_code, reason = "implements Adapter")]
-// SAFETY: each queue is over a new one of the inner device.
+// SAFETY: each queue wraps a new queue of the inner device.
 unsafe impl Adapter for Sins {
     fn info(&self) -> &DevInfo {
         self.0.info()
@@ -353,14 +353,14 @@ unsafe impl Adapter for Sins {
     }
 }
 
-/// What has subscribed to `tracing` panics.
+/// A `tracing` subscriber that panics at errors.
 fn panics_at_errors(level: tracing::Level) {
     assert!(level != tracing::Level::ERROR, "a subscriber's panic");
 }
 
 type Next = Arc<Mutex<Option<Wrong>>>;
 
-/// A WorkQ on a queue that does something wrong, and what it does next.
+/// Returns a WorkQ on a faulty queue, and the fault that the queue commits next.
 fn sinner() -> (User, Next) {
     let soft = Soft::builder().defer(true).build();
     sinner_on(&soft, WorkQ::builder().mode(Mode::BusyPoll))
@@ -417,13 +417,13 @@ fn a_provider_that_panics_in_the_turn_that_was_rung_for_keeps_nobody_asleep() {
     on_a_thread("a copy behind one that is not polled", || {
         let soft = Soft::builder().defer(true).build();
         let (user, next) = sinner_on(&soft, WorkQ::builder().depth(1));
-        // The test's loop hears of events.
+        // The test's own loop waits for events.
         let workq = &user.workq;
         assert!(!is_readable(workq, PollTimeout::ZERO));
         let pairs: [_; 3] = std::array::from_fn(|_| user.bufs());
         let hold = soft.faults().hold();
         drop(user.dma.copy(&pairs[0].0, &pairs[0].1).start().unwrap());
-        // It is never polled again. The turn that was rung for notifies the one behind it.
+        // This copy is never polled again. The turn of the event notifies the copy behind it.
         let mut left = Box::pin(user.dma.copy(&pairs[1].0, &pairs[1].1));
         let tempts = Call::waker(move || *next.lock().unwrap() = Some(Wrong::PanicsInClear));
         poll_with(left.as_mut(), &tempts);
@@ -452,7 +452,7 @@ fn a_provider_that_panics_when_it_is_to_ring_keeps_nobody_asleep() {
     on_a_thread("a copy after one whose poll has panicked", || {
         let soft = Soft::builder().defer(true).build();
         let (user, next) = sinner_on(&soft, WorkQ::builder());
-        // The test's loop hears of events.
+        // The test's own loop waits for events.
         let workq = &user.workq;
         assert!(!is_readable(workq, PollTimeout::ZERO));
         let pairs: [_; 2] = std::array::from_fn(|_| user.bufs());

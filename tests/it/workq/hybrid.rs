@@ -1,5 +1,5 @@
-//! Hybrid mode with several that wait: the last to begin spins, and leaves nothing behind however
-//! it ends.
+//! Hybrid mode with several waiting operations: the last to begin spins, and leaves nothing behind
+//! however it ends.
 
 use std::future::Future;
 use std::mem::forget;
@@ -15,27 +15,28 @@ use tokio_doca::{
     sync_event::{Location, SyncEvent},
 };
 
-/// Longer than any test takes to poll a few times.
+/// Longer than any test needs for a few polls.
 const LONG: Duration = Duration::from_secs(1);
 
 fn bench(depth: u32) -> Bench {
     Bench::new(Config::new(true, Mode::Hybrid { spin: LONG }).depth(depth))
 }
 
-/// Polls it once, and says whether it has woken itself: it spins.
+/// Polls once. Returns true if the future has woken itself, that is, if it spins.
 fn wakes_itself(waits: Pin<&mut impl Future>, count: &Arc<Count>) -> bool {
     let (before, waker) = (count.wakes(), count.waker());
     assert!(waits.poll(&mut Context::from_waker(&waker)).is_pending());
     count.wakes() > before
 }
 
-/// Whether it goes on spinning: from its second poll on, only the last to begin does.
+/// Returns true if the future keeps spinning: from the second poll on, only the last one to begin
+/// does.
 fn spins(mut waits: Pin<&mut impl Future>) -> bool {
     let count = Count::new();
     (0..5).all(|_| wakes_itself(waits.as_mut(), &count))
 }
 
-/// Whether a copy that begins to wait spins.
+/// Returns true if a copy that begins to wait now spins.
 fn next_spins(bench: &Bench) -> bool {
     let hold = bench.hold();
     let (src, dst) = (bench.filled(b"abc"), bench.empty());
@@ -60,7 +61,7 @@ fn of_eight_that_wait_the_last_to_begin_spins_and_the_others_have_their_event() 
                 .filter_map(|(at, (copy, count))| wakes_itself(copy.as_mut(), count).then_some(at));
             spins.collect()
         };
-        // Each is the last when it begins.
+        // Each copy is the last one when it begins.
         assert_eq!(round(), Vec::from_iter(0..8));
         for _ in 0..10 {
             assert_eq!(round(), [7]);
@@ -153,7 +154,7 @@ fn a_run_that_spun_leaves_the_spin_to_the_next() {
     });
 }
 
-/// What waits long costs a spin now and then, and sleeps at once otherwise.
+/// After many long waits an operation sleeps at once, and spins only now and then.
 #[test]
 fn after_many_spins_in_vain_most_waits_sleep_at_once() {
     let spin = Duration::from_micros(10);

@@ -1,4 +1,5 @@
-//! The three modes, and changing them while jobs are in flight and in line: nobody is left asleep.
+//! The three modes, and changes between them while jobs are in flight or wait for a slot: no task
+//! is left asleep.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -49,7 +50,8 @@ fn block_on_runs_every_mode_without_a_runtime() {
     }
 }
 
-/// Polls while it wakes itself, as it does until it sleeps; says how often.
+/// Polls while the operation wakes itself, which it does until it sleeps. Returns the number of
+/// polls.
 fn until_asleep(mut op: Pin<&mut impl Future>, count: &Arc<Count>) -> usize {
     let waker = count.waker();
     let mut polls = 0;
@@ -73,7 +75,7 @@ fn a_hybrid_op_polls_for_its_time_and_sleeps_then_until_the_event() {
         assert!(polls > 2, "it did not poll at all");
         let arms = bench.workq.stats().arms;
         assert!(arms > 0, "it sleeps without an event");
-        // Polled again for no reason it does not begin anew.
+        // A spurious poll does not start the spin again.
         let woken = count.wakes();
         let waker = count.waker();
         let polled = copy.as_mut().poll(&mut Context::from_waker(&waker));
@@ -92,7 +94,7 @@ fn each_of_several_that_sleep_in_hybrid_mode_has_its_event() {
         let pairs = [(); 5].map(|()| (bench.filled(b"abc"), bench.empty()));
         let [sleepers @ .., (src, dst)] = &pairs;
         run(async {
-            // Each ends after a job of its own that is submitted below, when all sleep.
+            // Each copy ends after one of the jobs that are submitted below, when all copies sleep.
             for at in 0..sleepers.len() as u32 {
                 bench.soft.faults().push(Fault::Behind(2 * at + 1));
             }
@@ -105,8 +107,8 @@ fn each_of_several_that_sleep_in_hybrid_mode_has_its_event() {
             }
             for (copy, count) in &mut copies {
                 let (woken, before) = (count.wakes(), bench.workq.stats());
-                // Nobody polls, and a job of the caller's own loop arms nothing: the event before
-                // has to have armed.
+                // No task polls, and a posted job arms nothing: the event before must have armed
+                // the next one.
                 dst.reset_data_len().unwrap();
                 bench.dma.copy(src, dst).post(0).unwrap();
                 until("it is woken", || count.wakes() > woken).await;
@@ -126,7 +128,7 @@ fn a_short_job_in_hybrid_mode_needs_no_event() {
             let (before, start) = (bench.workq.stats(), Instant::now());
             bench.works().await;
             let (stats, took) = (bench.workq.stats(), start.elapsed());
-            // One whose engine had no CPU for so long is no short one.
+            // If the engine got no CPU for that long, the job was no short one.
             if took < spin {
                 let events = (stats.arms - before.arms, stats.wake_ups - before.wake_ups);
                 assert_eq!(events, (0, 0), "{stats:?}");
@@ -169,11 +171,11 @@ fn a_spin_beyond_a_second_is_refused_and_the_mode_stays() {
     assert_eq!(workq.mode(), longest);
 }
 
-/// A software device that says of itself that it cannot ring.
+/// A software device that declares that it cannot signal.
 struct Mute(DevInfo, Device);
 
 #[expect(unsafe_code, reason = "implements Adapter")]
-// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
+// SAFETY: the inner device keeps the adapter duties; each queue is a new queue of it.
 unsafe impl Adapter for Mute {
     fn info(&self) -> &DevInfo {
         &self.0
@@ -188,32 +190,32 @@ unsafe impl Adapter for Mute {
     }
 }
 
-/// A software queue during whose submission somebody sets another mode.
+/// A software queue that sets another mode during a submission.
 struct SetsMode {
     inner: Arc<dyn Queue>,
     workq: Arc<OnceLock<(WorkQ, Mode)>>,
 }
 
 #[expect(unsafe_code, reason = "implements a queue")]
-// SAFETY: the duties are the inner queue's, to which every call goes unchanged.
+// SAFETY: the inner queue keeps the duties; every call is passed to it unchanged.
 unsafe impl Submit for SetsMode {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let (workq, mode) = self.workq.get().unwrap();
         workq.set_mode(*mode).unwrap();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `submit`.
         unsafe { self.inner.submit(jobs) }
     }
 }
 
 #[expect(unsafe_code, reason = "implements a queue")]
-// SAFETY: as above.
+// SAFETY: as above for `Submit`.
 unsafe impl Queue for SetsMode {
     fn ready(&self) -> bool {
         self.inner.ready()
     }
 
     unsafe fn reap(&self, out: &mut [Completion]) -> usize {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `reap`.
         unsafe { self.inner.reap(out) }
     }
 
@@ -222,7 +224,7 @@ unsafe impl Queue for SetsMode {
     }
 
     unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `retire`.
         unsafe { self.inner.retire(keep, outstanding) };
     }
 }
@@ -230,7 +232,7 @@ unsafe impl Queue for SetsMode {
 struct SetsModes(Device, Arc<OnceLock<(WorkQ, Mode)>>);
 
 #[expect(unsafe_code, reason = "implements Adapter")]
-// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
+// SAFETY: the inner device keeps the adapter duties; each queue wraps a new queue of it.
 unsafe impl Adapter for SetsModes {
     fn info(&self) -> &DevInfo {
         self.0.info()
@@ -246,20 +248,20 @@ unsafe impl Adapter for SetsModes {
     }
 }
 
-/// A queue that has more to say whenever it is asked: of Jobs that there are not.
+/// A queue that returns more completions whenever it is reaped, all of jobs that do not exist.
 struct Endless(Arc<dyn Queue>);
 
 #[expect(unsafe_code, reason = "implements a queue")]
-// SAFETY: as for `SetsMode`; it has no Jobs of its own.
+// SAFETY: as for `SetsMode`; this queue has no jobs of its own.
 unsafe impl Submit for Endless {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `submit`.
         unsafe { self.0.submit(jobs) }
     }
 }
 
 #[expect(unsafe_code, reason = "implements a queue")]
-// SAFETY: as above.
+// SAFETY: as above for `Submit`.
 unsafe impl Queue for Endless {
     fn ready(&self) -> bool {
         true
@@ -275,7 +277,7 @@ unsafe impl Queue for Endless {
     }
 
     unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `retire`.
         unsafe { self.0.retire(keep, outstanding) };
     }
 }
@@ -283,7 +285,7 @@ unsafe impl Queue for Endless {
 struct EndlessDevice(Device);
 
 #[expect(unsafe_code, reason = "implements Adapter")]
-// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
+// SAFETY: the inner device keeps the adapter duties; each queue wraps a new queue of it.
 unsafe impl Adapter for EndlessDevice {
     fn info(&self) -> &DevInfo {
         self.0.info()
@@ -298,7 +300,7 @@ unsafe impl Adapter for EndlessDevice {
     }
 }
 
-/// A device that fills each look keeps none from the device behind it.
+/// A device that fills each poll with completions does not block the device behind it.
 #[test]
 fn a_device_that_always_has_something_to_say_starves_no_other() {
     for mode in all_modes() {
@@ -319,7 +321,8 @@ fn a_device_that_always_has_something_to_say_starves_no_other() {
     }
 }
 
-/// An Op that was submitted while nobody slept, and that is to sleep by the time that it looks.
+/// The mode changes during the submission of an `Op`: no task sleeps before, and afterwards the
+/// `Op` is supposed to sleep.
 #[test]
 fn a_mode_that_is_set_amid_a_submission_leaves_nobody_asleep() {
     for before in all_modes() {
@@ -343,7 +346,7 @@ fn a_mode_that_is_set_amid_a_submission_leaves_nobody_asleep() {
                 drop(hold);
                 assert_eq!(in_time("the copy", copy).await.unwrap(), Ok(3));
             });
-            // It refers to itself through its device.
+            // Leaked, because it refers to itself through its device.
             std::mem::forget(late);
         }
     }
@@ -392,7 +395,7 @@ fn set_mode_wakes_who_sleeps_in_flight_in_line_and_in_shutdown_once() {
                     .is_pending()
             );
         }
-        // None is woken before; each is woken once by each change.
+        // No waker is called before the first change; each change calls each of them once.
         assert!(counts.iter().all(|count| count.wakes() == 0));
         bench
             .workq
@@ -416,7 +419,7 @@ fn set_mode_wakes_who_sleeps_in_flight_in_line_and_in_shutdown_once() {
     });
 }
 
-/// 64 tasks on 16 Slots, while another thread sets one mode after the other.
+/// 64 tasks share 16 slots, while another thread keeps changing the mode.
 #[test]
 fn set_mode_in_a_loop_under_64_tasks_leaves_nobody_asleep() {
     for workers in [1, 2] {
@@ -444,7 +447,7 @@ fn set_mode_in_a_loop_under_64_tasks_leaves_nobody_asleep() {
         runtime.block_on(async {
             let task = |at: usize| {
                 let (dma, faults) = (bench.dma.clone(), bench.soft.faults().clone());
-                // Elements for 64 pairs would not fit: each task has its own memory.
+                // The bench's pool is too small for 64 pairs, so each task has its own memory.
                 let mmap = bench.mmap(2 * 64);
                 let pool = tokio_doca::BufPool::builder(&mmap).element_size(64).build();
                 let pool = pool.unwrap();
@@ -453,13 +456,13 @@ fn set_mode_in_a_loop_under_64_tasks_leaves_nobody_asleep() {
                     let (src, dst) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
                     src.extend_from_slice(&pattern(at as u8, 32)).unwrap();
                     for round in 0.. {
-                        // Each mode has been set twice at least.
+                        // Each mode has been set at least twice.
                         if round >= 100 && changes.load(Ordering::Relaxed) >= 6 {
                             break;
                         }
                         dst.reset_data_len().unwrap();
                         if (at + round).is_multiple_of(16) {
-                            // Long enough that whoever waits sleeps.
+                            // Long enough for waiting tasks to sleep.
                             faults.push(Fault::Delay(Duration::from_micros(200)));
                         }
                         assert_eq!(dma.copy(&src, &dst).await, Ok(32));
@@ -485,7 +488,7 @@ fn the_stats_tell_what_was_done() {
     let stats = || bench.workq.stats();
     assert_eq!(stats(), tokio_doca::workq::Stats::default());
     run(async {
-        // Inline: counted all the same, by the device.
+        // Inline jobs: the device counts them all the same.
         for _ in 0..5 {
             bench.works().await;
         }
@@ -505,7 +508,7 @@ fn the_stats_tell_what_was_done() {
         let seen = stats();
         assert_eq!((seen.submitted, seen.completed, seen.in_flight), (6, 6, 0));
         assert!(seen.polls > 0 && seen.wake_ups > 0, "{seen:?}");
-        // A forgotten future leaves its Slot taken, and that shows.
+        // A forgotten future leaves its slot occupied, and the statistics show that.
         std::mem::forget(copy);
         assert_eq!((stats().unfetched, bench.workq.in_flight()), (1, 1));
 
@@ -523,13 +526,13 @@ fn the_stats_tell_what_was_done() {
         let seen = stats();
         assert_eq!((seen.submitted, seen.completed, seen.failed), (7, 7, 1));
         assert_eq!((seen.inline, seen.flushed, seen.received), (5, 0, 0));
-        // Nothing is there to be found.
+        // There is nothing to reap.
         assert_eq!(bench.workq.progress(|_, _| {}), 0);
         let idle = stats();
         let polls = (idle.polls - seen.polls, idle.empty_polls - seen.empty_polls);
         assert_eq!(polls, (1, 1), "{idle:?}");
     });
-    // Another WorkQ of the same device counts for itself.
+    // Another WorkQ of the same device counts separately.
     let other = WorkQ::builder().build().unwrap();
     let dma = bench.dma.attach(&other).unwrap();
     let (src, dst) = (bench.filled(b"abc"), bench.empty());

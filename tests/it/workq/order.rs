@@ -1,5 +1,6 @@
-//! What is polled first is submitted first: messages, receives and jobs of a sync event, whatever
-//! is left of the task's budget, in every mode, also in line for a Slot or a place.
+//! Operations are submitted in the order in which they are first polled: messages, receives and
+//! jobs of a sync event, whatever is left of the task's budget, in every mode, even if they wait
+//! for a slot or an entry.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +21,7 @@ use tokio_doca::{
 
 const MANY: u8 = 24;
 
-/// Spends the budget of this task, and what this thread has bought with it.
+/// Uses up the budget of this task, and what this thread has bought with it.
 async fn spend() {
     let setup = Setup::new(false, Mode::BusyPoll);
     let event = event(setup, 1);
@@ -43,7 +44,7 @@ fn workq(setup: Setup, depth: u32) -> WorkQ {
     builder.build().unwrap()
 }
 
-/// Two connected sides: the first has a WorkQ of this depth.
+/// Returns two connected sides; the first side's WorkQ has `depth` slots.
 fn pair(setup: Setup, depth: u32) -> (Side, Side) {
     let device = under_test(setup.defer);
     let one = Side::on(&device, &workq(setup, depth), setup);
@@ -52,13 +53,13 @@ fn pair(setup: Setup, depth: u32) -> (Side, Side) {
     (one, other)
 }
 
-/// Every setup at each depth.
+/// Returns every setup with each depth.
 fn setups() -> impl Iterator<Item = (Setup, u32)> {
     let all = Setup::all().into_iter();
     all.flat_map(|setup| [1, 2, 32].map(|depth| (setup, depth)))
 }
 
-/// How a task has several futures on their way.
+/// How a task drives several futures at once.
 #[derive(Clone, Copy, Debug)]
 enum How {
     Buffered,
@@ -69,7 +70,8 @@ enum How {
 
 const ALL: [How; 4] = [How::Buffered, How::Unordered, How::JoinAll, How::Join];
 
-/// What they end with, and which one it was.
+/// Returns the results of all futures, each with the index of its future, in the order that `how`
+/// produces.
 async fn all<F, T>(how: How, futures: Vec<F>) -> Vec<(usize, T)>
 where
     F: Future<Output = Result<T, JobError>>,
@@ -83,7 +85,7 @@ where
             all.try_collect().await
         }
         How::JoinAll => join_all(futures).await.into_iter().collect(),
-        // The first two, and then all others.
+        // Joins the first two futures and all the others.
         How::Join => {
             let mut futures: Vec<_> = futures.collect();
             let rest = futures.split_off(2);
@@ -103,7 +105,7 @@ async fn numbers(side: &Side, count: usize) -> Vec<u8> {
     numbers
 }
 
-/// A task that has spent its budget sends many messages, which arrive in their order.
+/// A task without budget sends many messages, which arrive in order.
 async fn arrive_in_order([one, other]: [&Side; 2], how: How, text: &str) {
     let sent = (0..MANY).map(|i| one.rdma.send(one.filled(&[i])).owned());
     let sent: Vec<_> = sent.collect();
@@ -195,7 +197,8 @@ fn sending(side: &Side, number: u8) -> Sending {
     Box::pin(side.rdma.send(side.filled(&[number])).owned())
 }
 
-/// Sends that have all Slots, since the peer has no receive, and two in line behind them.
+/// Returns sends that occupy all slots, because the peer has no receive, and two sends that wait
+/// for a slot.
 fn in_line(side: &Side) -> (Vec<Sending>, Sending, Sending) {
     let mut sendings: Vec<Sending> = (0..side.workq.depth() as u8 + 2)
         .map(|number| sending(side, number))
@@ -206,7 +209,7 @@ fn in_line(side: &Side) -> (Vec<Sending>, Sending, Sending) {
     (sendings, first, second)
 }
 
-/// Wakes everybody in line, though there is nothing to take.
+/// Wakes all waiting operations, although no slot is free.
 fn wake_for_nothing(workq: &WorkQ, setup: Setup) {
     for mode in [Mode::EventDriven, Mode::BusyPoll, setup.mode] {
         workq.set_mode(mode).unwrap();
@@ -230,7 +233,7 @@ fn one_in_line_that_is_polled_late_is_not_passed() {
             if tries > 0 {
                 wake_for_nothing(&one.workq, setup);
                 let buf = one.filled(&[4]);
-                // No Slot is free: nobody is passed.
+                // No slot is free, so no waiting send is passed.
                 (0..tries).for_each(|_| refused(one.rdma.send(&buf).start()));
                 poll_pending(first.as_mut());
                 poll_pending(second.as_mut());
@@ -240,7 +243,7 @@ fn one_in_line_that_is_polled_late_is_not_passed() {
                 for it in have_slots {
                     it.await.unwrap();
                 }
-                // Both were notified: the Slots are free.
+                // Both sends were notified, and the slots are free.
                 assert_eq!(one.workq.in_flight(), 0);
                 poll_pending(second.as_mut());
                 let first = first.as_mut();
@@ -274,7 +277,7 @@ fn a_receive_in_line_that_is_polled_late_is_not_passed() {
                 one.send(&[number]).await.unwrap();
                 recv.await.unwrap();
             }
-            // Both were notified: the places are free.
+            // Both receives were notified, and the entries are free.
             poll_pending(second.as_mut());
             let sent = async {
                 one.send(&[2]).await.unwrap();
@@ -365,7 +368,7 @@ fn what_could_be_finished_inline_does_not_pass_one_in_line() {
             let bufs: Vec<_> = (0..3).map(|_| other.empty()).collect();
             let recvs = bufs.iter().map(|buf| other.rdma.recv(buf).start().unwrap());
             let recvs: Vec<_> = recvs.collect();
-            // The second one is notified, and not polled.
+            // The second send is notified, and not polled.
             assert_eq!(in_time("the first", first).await, Ok(1));
             let mut third = sending(&one, 2);
             let early = third.as_mut().now_or_never();
@@ -380,7 +383,7 @@ fn what_could_be_finished_inline_does_not_pass_one_in_line() {
     }
 }
 
-/// Polls each once, in a task without budget. Those that are not over are left.
+/// Polls each future once, in a task without budget. Returns those that are still pending.
 async fn polled_without_budget<F: Future>(mut futures: Vec<Pin<Box<F>>>) -> Vec<Pin<Box<F>>> {
     spend().await;
     futures.retain_mut(|future| future.as_mut().now_or_never().is_none());

@@ -1,6 +1,5 @@
-//! Jobs of a loop of the caller's own: select, poll and epoll in a plain thread, no runtime
-//! anywhere. Each Job is told once, with the caller's word; an arm fires once; a cleared handle is
-//! quiet.
+//! Jobs of the caller's own loop: select, poll and epoll in a plain thread, without any runtime.
+//! Each job is reported once, with the caller's word; an arm fires once; a cleared handle is quiet.
 
 #![expect(unsafe_code, reason = "implements Queue, to come in between")]
 
@@ -57,7 +56,7 @@ impl<'a> Waiter<'a> {
         Waiter { way, fd, epoll }
     }
 
-    /// Whether it is readable within so many milliseconds.
+    /// Returns true if the handle is readable within `ms` milliseconds.
     fn wait(&self, ms: u16) -> bool {
         match self.way {
             Way::Poll => {
@@ -75,13 +74,13 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// It fires in time.
+    /// Asserts that the handle fires in time.
     #[track_caller]
     fn fires(&self) {
         assert!(self.wait(60_000), "{:?}: it never fired", self.way);
     }
 
-    /// It does not fire for a while.
+    /// Asserts that the handle does not fire for a while.
     #[track_caller]
     fn is_quiet(&self) {
         assert!(!self.wait(20), "{:?}: it is not quiet", self.way);
@@ -97,7 +96,8 @@ fn select(fd: BorrowedFd<'_>, ms: u16) -> bool {
     ready.unwrap() == 1
 }
 
-/// On the engine, in each mode: nothing is finished inside the submission.
+/// Returns benches in each mode whose jobs go through the engine, so that none finishes during its
+/// submission.
 fn benches() -> impl Iterator<Item = Bench> {
     let spin = Duration::from_micros(30);
     let modes = [Mode::EventDriven, Mode::BusyPoll, Mode::Hybrid { spin }];
@@ -118,7 +118,7 @@ fn progress(workq: &WorkQ) -> Told {
     told
 }
 
-/// Arm, wait, clear, progress, until so many were told.
+/// Arms, waits, clears and calls `progress` until `jobs` jobs were reported.
 fn turn(waiter: &Waiter<'_>, workq: &WorkQ, jobs: usize) -> Told {
     let mut told = Vec::new();
     while told.len() < jobs {
@@ -177,13 +177,14 @@ fn an_arm_with_a_completion_waiting_fires_at_once() {
         let (src, dst) = pair(&bench, b"abc");
         bench.dma.copy(&src, &dst).post(1).unwrap();
         block_until("the device is done", || bench.device.jobs() == Some(1));
-        // Nobody armed, so nobody rang.
+        // Nothing was armed, so nothing has signaled.
         waiter.is_quiet();
         workq.arm();
         waiter.fires();
         workq.clear();
         waiter.is_quiet();
-        // Not fetched yet: the next arm fires, too, though the device has nothing more to say.
+        // The result was not fetched yet, so the next arm fires too, although the device has
+        // nothing more to report.
         workq.arm();
         waiter.fires();
         workq.clear();
@@ -203,7 +204,7 @@ fn an_arm_fires_for_what_an_op_collected() {
         let (src, dst) = pair(&bench, b"mine");
         bench.dma.copy(&src, &dst).post(5).unwrap();
         drop(hold);
-        // It polls busily, and finds both.
+        // `block_on` busy-polls, and reaps both jobs.
         workq.block_on(bench.works());
         assert_eq!(bytes(&dst), b"mine", "collected");
         waiter.is_quiet();
@@ -213,7 +214,7 @@ fn an_arm_fires_for_what_an_op_collected() {
         waiter.is_quiet();
         assert_eq!(progress(workq), [(5, Ok(4))]);
 
-        // Armed before an Op collects it: also heard.
+        // The loop arms before an `Op` reaps the job, and is notified as well.
         let hold = bench.hold();
         bench.dma.copy(&src, &dst).post(6).unwrap();
         workq.arm();
@@ -225,8 +226,8 @@ fn an_arm_fires_for_what_an_op_collected() {
     }
 }
 
-/// A software queue in which the caller's loop comes at the worst moment: a completion was taken
-/// off the device, and is not yet delivered.
+/// A software queue that runs the caller's loop at the worst moment: after a completion was taken
+/// from the device, and before it is delivered.
 struct Interrupted {
     inner: Arc<dyn Queue>,
     interrupt: Arc<Interrupt>,
@@ -236,13 +237,13 @@ struct Interrupted {
 struct Interrupt {
     workq: OnceLock<WorkQ>,
     done: AtomicBool,
-    /// What is polled amid a job that is tried inline, before the provider panics.
+    /// Called while a job is tried inline, before the provider panics.
     beside: Mutex<Option<Beside>>,
 }
 
 type Beside = Box<dyn FnOnce() + Send>;
 
-// SAFETY: the duties are the inner queue's, to which every call goes unchanged.
+// SAFETY: the inner queue keeps the duties; every call is passed to it unchanged.
 unsafe impl Submit for Interrupted {
     unsafe fn try_inline(&self, _: Job<'_>) -> Option<Result<u64, JobError>> {
         let beside = self.interrupt.beside.lock().unwrap().take()?;
@@ -251,19 +252,19 @@ unsafe impl Submit for Interrupted {
     }
 
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `submit`.
         unsafe { self.inner.submit(jobs) }
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as above for `Submit`.
 unsafe impl Queue for Interrupted {
     fn ready(&self) -> bool {
         self.inner.ready()
     }
 
     unsafe fn reap(&self, out: &mut [Completion]) -> usize {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `reap`.
         let reaped = unsafe { self.inner.reap(out) };
         if reaped > 0 && !self.interrupt.done.swap(true, Ordering::Relaxed) {
             let workq = self.interrupt.workq.get().unwrap();
@@ -278,14 +279,14 @@ unsafe impl Queue for Interrupted {
     }
 
     unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the promises of `retire`.
         unsafe { self.inner.retire(keep, outstanding) };
     }
 }
 
 struct Interrupting(Device, Arc<Interrupt>);
 
-// SAFETY: the adapter duties are kept by the inner device; each queue is a new one of its.
+// SAFETY: the inner device keeps the adapter duties; each queue wraps a new queue of it.
 unsafe impl Adapter for Interrupting {
     fn info(&self) -> &DevInfo {
         self.0.info()
@@ -317,7 +318,7 @@ fn an_arm_while_somebody_else_is_collecting_is_heard() {
         let (src, dst) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
         src.extend_from_slice(b"abc").unwrap();
         dma.copy(&src, &dst).post(1).unwrap();
-        // A look of somebody's that collects, and is no part of the loop: as an Op's poll.
+        // Polls outside of the loop, and reaps, as the poll of an `Op` would.
         workq.block_on(async {
             while !interrupt.done.load(Ordering::Relaxed) {
                 tokio::task::yield_now().await;
@@ -326,7 +327,7 @@ fn an_arm_while_somebody_else_is_collecting_is_heard() {
         waiter.fires();
         workq.clear();
         assert_eq!(progress(&workq), [(1, Ok(3))]);
-        // It refers to itself through its device.
+        // Leaked, because it refers to itself through its device.
         std::mem::forget(interrupt);
     }
 }
@@ -353,7 +354,7 @@ async fn a_shutdown_is_told_when_the_provider_panics_while_a_job_is_posted() {
         }
     };
     let beside = poll.clone();
-    // It sees the Slot of the job.
+    // The shutdown is pending, because the job has a slot.
     let beside = Box::new(move || assert!(beside().is_pending())) as Beside;
     *interrupt.beside.lock().unwrap() = Some(beside);
     let posts = AssertUnwindSafe(|| dma.copy(&src, &dst).post(1).is_ok());
@@ -376,7 +377,7 @@ fn clear_quiets_a_level_triggered_loop_and_without_it_the_loop_stays_awake() {
         waiter.fires();
         workq.clear();
         waiter.is_quiet();
-        // Nothing to acknowledge: nothing happens.
+        // Without an event to acknowledge, `clear` does nothing.
         workq.clear();
         waiter.is_quiet();
     }
@@ -394,7 +395,7 @@ fn an_edge_triggered_loop_that_never_clears_hears_of_every_job() {
         waiter.fires();
         let mut told = progress(workq);
         while told.is_empty() {
-            // Counted by the device, and handed over a few moments later.
+            // The device has counted the job, and delivers its completion a few moments later.
             told = progress(workq);
         }
         assert_eq!(told, [(word, Ok(3))]);
@@ -426,7 +427,7 @@ fn each_job_is_told_once_with_its_word_whoever_collects() {
         const JOBS: u64 = 2_000;
         let (workq, stop) = (&bench.workq, AtomicBool::new(false));
         let told = thread::scope(|scope| {
-            // Others collect meanwhile: an Op that polls, and loops that call nothing but progress.
+            // Others reap meanwhile: an `Op` that polls, and loops that only call `progress`.
             let others: Vec<_> = (0..2)
                 .map(|_| {
                     scope.spawn(|| {
@@ -456,7 +457,7 @@ fn each_job_is_told_once_with_its_word_whoever_collects() {
                     assert!(Instant::now() < end, "job {word} finds no room");
                     match bench.dma.copy(src, dst).post(word << 32 | 7) {
                         Ok(()) => break,
-                        // The one before it on this pair, or the queue.
+                        // The previous job still uses this pair, or the queue is full.
                         Err(error) => assert!(
                             matches!(error.kind(), ErrorKind::InUse | ErrorKind::Again),
                             "{error}"
@@ -593,7 +594,7 @@ fn ops_in_a_loop_without_a_runtime_are_woken_by_clear() {
         drop(hold);
         let mut told = Told::new();
         let end = Instant::now() + LIMIT;
-        // The Ops have armed; this loop only listens and clears.
+        // The `Op`s have armed; this loop only waits and clears.
         while first.wakes() == 0 || second.wakes() == 0 || told.is_empty() {
             assert!(Instant::now() < end);
             if told.is_empty() {
@@ -614,7 +615,7 @@ fn a_cleared_event_is_not_lost_for_ops_on_a_runtime() {
     let bench = Bench::new(Config::new(true, Mode::EventDriven));
     let (workq, stop) = (bench.workq.clone(), Arc::new(AtomicBool::new(false)));
     let stopped = Arc::clone(&stop);
-    // It takes every edge away that it can.
+    // Clears every event as soon as possible.
     let clearing = thread::spawn(move || {
         workq.event_handle().unwrap();
         while !stopped.load(Ordering::Relaxed) {
@@ -651,7 +652,7 @@ fn a_callback_may_submit_and_a_panic_in_it_loses_nothing_else() {
     let (src, dst) = pair(&bench, b"abc");
     bench.dma.copy(&src, &dst).post(1).unwrap();
     let seen = AtomicUsize::new(0);
-    // Inline, so that each is over at once: bounded all the same.
+    // The jobs run inline and complete at once; one `progress` is bounded all the same.
     let handed = bench.workq.progress(|word, _| {
         seen.fetch_add(1, Ordering::Relaxed);
         bench.dma.copy(&src, &dst).post(word + 1).unwrap();
@@ -700,7 +701,8 @@ fn the_last_drop_forgets_what_was_not_told_and_gives_the_memory_back() {
         buf
     };
     let [(a, b), (c, d)] = [b"one", b"two"].map(|text| (filled(text), pool.try_alloc().unwrap()));
-    // One is over and collected, and nobody fetches it; one is in flight.
+    // One job has completed and was reaped, but its result is not fetched; another job is in
+    // flight.
     dma.copy(&a, &b).post(1).unwrap();
     workq.arm();
     block_until("it is collected", || {

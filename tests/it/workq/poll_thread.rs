@@ -1,4 +1,4 @@
-//! `WorkQ::poll_thread`: a thread that polls a WorkQ and runs tasks beside it.
+//! Tests of `WorkQ::poll_thread`: a thread that polls a WorkQ and runs tasks beside it.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use tokio::task::{spawn_local, yield_now};
 use tokio::time::{sleep, timeout};
 use tokio_doca::{ErrorKind, Mode, Rdma};
 
-/// A CPU that this process may use.
+/// Returns a CPU that this process may use.
 fn a_cpu() -> usize {
     let all = sched_getaffinity(Pid::this()).unwrap();
     (0..1024).find(|&cpu| all.is_set(cpu).unwrap()).unwrap()
@@ -45,7 +45,7 @@ fn one_thread_serves_many_connections() {
             let mine = sched_getaffinity(Pid::from_raw(0)).unwrap();
             let cpus: Vec<usize> = (0..1024).filter(|&c| mine.is_set(c).unwrap()).collect();
             let tasks = servers.into_iter().map(|(server, buf)| {
-                // What stays on the thread need not be Send.
+                // Values that stay on the thread need not be `Send`.
                 let buf = Rc::new(buf);
                 spawn_local(async move {
                     for _ in 0..MESSAGES {
@@ -127,7 +127,7 @@ fn the_first_future_stops_no_task_either() {
     assert!(thread.unwrap().join().unwrap(), "the task was never polled");
 }
 
-/// A runtime with one thread, and how often that has gone to sleep.
+/// Returns a runtime with one thread, and a count of how often that thread has gone to sleep.
 fn a_worker() -> (Runtime, Arc<AtomicUsize>) {
     let sleeps = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&sleeps);
@@ -140,7 +140,8 @@ fn a_worker() -> (Runtime, Arc<AtomicUsize>) {
     (runtime, sleeps)
 }
 
-/// Timers are the runtime's, and operations the thread's: the runtime hears of none.
+/// Timers belong to the runtime, and operations to the poll thread: the runtime is not woken by
+/// them.
 #[test]
 fn a_poll_thread_of_a_runtime_has_timers_and_polls_by_itself() {
     const ROUNDS: usize = 500;
@@ -170,7 +171,7 @@ fn a_poll_thread_of_a_runtime_has_timers_and_polls_by_itself() {
     assert!(slept < ROUNDS / 10, "{slept} of {ROUNDS}");
 }
 
-/// Nobody drives it, as long as nobody is in its `block_on`.
+/// The runtime's timers only fire while a thread is in its `block_on`.
 #[test]
 fn a_runtime_of_one_thread_gives_timers_while_somebody_drives_it() {
     let bench = Bench::new(Config::new(false, Mode::EventDriven));
@@ -188,7 +189,7 @@ fn a_runtime_of_one_thread_gives_timers_while_somebody_drives_it() {
     assert!(!thread.is_finished());
     runtime.block_on(in_time("the timer", end)).unwrap();
     thread.join().unwrap();
-    // The one that it is spawned on is not entered.
+    // The poll thread does not enter the runtime of the thread that spawns it.
     let _entered = runtime.enter();
     let thread = bench.workq.poll_thread().spawn(async || {
         let timer = std::panic::catch_unwind(|| sleep(Duration::ZERO));

@@ -1,6 +1,6 @@
-//! What a loop of the caller's own can post: RDMA, receives, waits of sync events and runs of
-//! graphs, in a plain thread and without a runtime. Each is told once, with its word and what it
-//! answers.
+//! Operations that the caller's own loop can post: RDMA, receives, waits of sync events and runs of
+//! graphs, in a plain thread and without a runtime. Each is reported once, with its word and its
+//! result.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,12 +22,12 @@ use tokio_doca::{
     sync_event::{Location, SyncEvent},
 };
 
-/// How the loop learns of an end.
+/// How the loop learns of completions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
-    /// It arms, and sleeps on the event handle.
+    /// The loop arms, and sleeps on the event handle.
     Sleeps,
-    /// It does nothing but `progress`.
+    /// The loop only calls `progress`.
     Spins,
 }
 
@@ -35,7 +35,7 @@ const WAYS: [Way; 2] = [Way::Sleeps, Way::Spins];
 
 type Told = BTreeMap<u64, Result<Output, JobError>>;
 
-/// Drives the loop until so many were told.
+/// Drives the loop until `count` operations were reported.
 #[track_caller]
 fn told(workq: &WorkQ, way: Way, count: usize) -> Told {
     let (mut told, until) = (Told::new(), Instant::now() + LIMIT);
@@ -86,7 +86,7 @@ fn received(told: &mut Told, word: u64) -> tokio_doca::rdma::Received {
     }
 }
 
-/// Two that are connected, on one WorkQ.
+/// Returns two connected sides on one WorkQ.
 fn sides(setup: Setup) -> (WorkQ, Side, Side) {
     let device = device::under_test(setup.defer);
     let workq = WorkQ::builder().depth(32).mode(setup.mode).build().unwrap();
@@ -168,7 +168,7 @@ fn many_receives_that_are_posted_get_their_messages_in_order() {
     });
 }
 
-/// Posts a receive, and drops its future.
+/// Starts a receive, and drops its future.
 fn drop_posted(side: &Side, dst: &Buf) {
     let post = async { drop(side.rdma.recv(dst).start().unwrap()) };
     side.workq.block_on(post);
@@ -184,7 +184,7 @@ fn a_posted_receive_takes_over_one_that_was_dropped() {
         assert_eq!(received(&mut told(&workq, way, 2), 1).len, 5);
         assert_eq!(dst.data().unwrap()[..], *b"other");
 
-        // Into the same Buf.
+        // The next receive uses the same Buf.
         dropped.reset_data_len().unwrap();
         drop_posted(&other, &dropped);
         other.rdma.recv(&dropped).post(3).unwrap();
@@ -192,7 +192,7 @@ fn a_posted_receive_takes_over_one_that_was_dropped() {
         assert_eq!(received(&mut told(&workq, way, 2), 3).len, 4);
         assert_eq!(dropped.data().unwrap()[..], *b"same");
 
-        // One that is too small leaves the message to the next.
+        // A receive that is too small leaves the message to the next one.
         let small = other.empty();
         small.set_data(0, small.tailroom() - 2).unwrap();
         drop_posted(&other, &dropped);
@@ -205,7 +205,7 @@ fn a_posted_receive_takes_over_one_that_was_dropped() {
         assert_eq!(received(&mut told(&workq, way, 1), 7).len, 4);
         assert_eq!(next.data().unwrap()[..], *b"long");
 
-        // One whose destination is in use leaves it too.
+        // A receive whose destination is in use leaves the message as well.
         drop_posted(&other, &dropped);
         let guard = next.data_mut().unwrap();
         let refused = other.rdma.recv(&next).post(8).unwrap_err();
@@ -252,7 +252,7 @@ fn all_receives_that_fit_are_posted_and_the_next_is_refused_with_its_operands() 
     assert!(told(&workq, Way::Sleeps, 2 * places as usize).contains_key(&99));
 }
 
-/// An event of this process alone.
+/// Returns an event within this process.
 fn local_event(workq: &WorkQ, setup: &events::Setup) -> SyncEvent {
     let host = setup.host();
     let cpu = Location::Cpu(&host);
@@ -281,11 +281,11 @@ fn what_is_posted_ends_with_its_context() {
                 workq.progress(|word, _| panic!("{word} is told"));
                 dst.data_mut().is_ok()
             });
-            // Nobody waits any more, and nobody is to be rung for.
+            // No operation waits any more, so nothing arms.
             let arms = workq.stats().arms;
             workq.clear();
             assert_eq!(workq.stats().arms, arms);
-            // Another one takes its place in the tables of the WorkQ.
+            // Another context takes the same entry in the tables of the WorkQ.
             let side = Side::on(&device, &workq, setup);
             side.rdma.recv(&dst).post(3).unwrap();
             side.rdma.reset().unwrap();
@@ -317,7 +317,7 @@ fn what_is_posted_ends_with_the_shutdown_of_its_workq() {
 fn a_loop_counts_and_waits_for_whoever_sets_the_event() {
     for setup in events::Setup::all() {
         for way in WAYS {
-            // Shared with another one, which a thread without a loop sets.
+            // The event is shared with another one, which a thread without a loop sets.
             let (owner, importer) = setup.pair();
             owner.wait_gt(3).post(1).unwrap();
             owner.wait_gt(4).post(2).unwrap();
@@ -336,7 +336,7 @@ fn a_loop_counts_and_waits_for_whoever_sets_the_event() {
             let mut all = told(&workq, way, 2);
             assert!(matches!(all.remove(&4), Some(Ok(Output::Done))));
             assert_eq!(value(&mut all, 5), 9);
-            // All places are taken.
+            // Takes all entries for waits.
             let places = u64::from(setup.waits);
             (0..places).for_each(|word| owner.wait_gt(100).post(word).unwrap());
             let refused = owner.wait_gt(100).post(places).unwrap_err();
@@ -366,7 +366,7 @@ fn a_wait_on_a_device_that_cannot_wait_needs_a_task() {
     assert_eq!(event.workq().block_on(refused.into_op()), Ok(1));
 }
 
-/// A run that receives a number, waits until an event has it, and copies.
+/// A run that receives a number, waits until an event has this value, and copies.
 struct Story {
     instance: Instance,
     event: SyncEvent,
@@ -432,7 +432,7 @@ fn a_run_that_fails_gives_its_instance_back_too() {
         let setup = Setup::new(false, workq.mode());
         let Story { instance, .. } = story(&workq, &other, &setup);
         instance.into_run().post(7).unwrap();
-        // It begins, and posts its receive.
+        // The run begins, and posts its receive.
         workq.progress(|word, _| panic!("{word} is told"));
         other.rdma.reset().unwrap();
         let Some(Ok(Output::Run(ended))) = told(&workq, way, 1).remove(&7) else {
@@ -461,7 +461,7 @@ fn a_run_with_an_async_node_needs_a_task() {
     assert_eq!(refused.reason(), Reason::NotPosted);
     let (instance, result) = bench.workq.block_on(refused.into_op());
     result.unwrap();
-    // It can be started, and awaited.
+    // The run can also be started and awaited.
     let started = instance.into_run().start().unwrap();
     bench.workq.block_on(started).1.unwrap();
 }
@@ -540,7 +540,7 @@ fn a_run_is_not_stopped_by_a_future_that_nobody_polls() {
             .workq
             .block_on(async { poll_pending(unpolled.as_mut()) });
         told(&bench.workq, Way::Spins, 1);
-        // It was woken, and is not polled again.
+        // The other run was woken, and is not polled again.
         instance.into_run().post(2).unwrap();
         let all = told(&bench.workq, Way::Spins, 1);
         assert!(matches!(all[&2], Ok(Output::Run(_))), "{all:?}");

@@ -1,5 +1,5 @@
-//! A device that refuses jobs for which the WorkQ has a Slot: whoever awaits is served as soon as
-//! the device takes jobs again, and whoever does not wait leaves nothing behind.
+//! A device that refuses jobs although the WorkQ has a slot: tasks that await are served as soon as
+//! the device accepts jobs again, and operations that do not wait leave nothing behind.
 
 #![expect(unsafe_code, reason = "a provider is trusted with memory")]
 
@@ -26,11 +26,12 @@ use tokio_doca::{
     error::JobError,
 };
 
-/// A device that has room for `room` jobs, and does one when it is told to.
+/// A device that accepts `room` jobs at a time, and completes one on command.
 struct Narrow {
     state: Mutex<State>,
     signal: Arc<Signal>,
-    /// A job with this argument meets the other end of these before it is refused.
+    /// The other ends are with a test: a job with the argument `SLOW` synchronizes with the test
+    /// before it is refused.
     meets: Mutex<Option<(Sender<()>, Receiver<()>)>>,
 }
 
@@ -43,7 +44,7 @@ struct State {
     asked: usize,
 }
 
-/// The argument of a job whose refusal takes its time.
+/// The argument of a job that is refused slowly.
 const SLOW: u64 = 99;
 
 impl Narrow {
@@ -65,7 +66,7 @@ impl Narrow {
     }
 }
 
-// SAFETY: it touches no memory of a job's; each accepted Token completes once.
+// SAFETY: accesses no memory of a job; each accepted token completes once.
 unsafe impl Submit for Narrow {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let (token, Job::Accel(&job)) = jobs[0] else {
@@ -94,7 +95,7 @@ unsafe impl Submit for Narrow {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as above for `Submit`.
 unsafe impl Queue for Narrow {
     fn ready(&self) -> bool {
         !self.state().done.is_empty()
@@ -153,19 +154,19 @@ unsafe impl Adapter for NarrowAdapter {
     }
 }
 
-// SAFETY: the keys of this device mean nothing: it reaches no memory.
+// SAFETY: the keys of this device have no meaning, since it accesses no memory.
 unsafe impl Registrar for NarrowAdapter {
     fn register(&self, _: &Region, _: RegistrationUse) -> tokio_doca::Result<Registration> {
         Ok(Registration::new(0, None))
     }
 }
 
-/// A WorkQ of two Slots on a device that has room for one job.
+/// A WorkQ of two slots on a device that accepts one job.
 struct Rig {
     workq: WorkQ,
     accel: Accel,
     queue: Arc<Narrow>,
-    /// A refusal that takes its time has begun; it ends when told to.
+    /// Receives a message once a slow refusal has begun; `go` lets the refusal end.
     is_here: Receiver<()>,
     go: Sender<()>,
 }
@@ -198,7 +199,7 @@ impl Rig {
         self.accel.call(AccelCall::new(1)).owned()
     }
 
-    /// Tries on another thread, and comes back while the device is about to refuse that.
+    /// Starts a job on another thread, and returns while the device is about to refuse it.
     fn try_slowly(&self) -> std::thread::JoinHandle<ErrorKind> {
         let (accel, runtime) = (self.accel.clone(), tokio::runtime::Handle::current());
         let tries = std::thread::spawn(move || {
@@ -216,7 +217,7 @@ fn all_modes() -> [Mode; 3] {
     [Mode::EventDriven, Mode::BusyPoll, Mode::Hybrid { spin }]
 }
 
-// The only job in flight ends, and is collected, while the device refuses another one.
+// The only job in flight completes and is reaped while the device refuses another one.
 #[test]
 fn who_stands_in_line_is_served_though_a_try_was_refused_meanwhile() {
     for mode in all_modes() {
@@ -233,7 +234,7 @@ fn who_stands_in_line_is_served_though_a_try_was_refused_meanwhile() {
             rig.go.send(()).unwrap();
             assert_eq!(tries.join().unwrap(), ErrorKind::Again);
             assert_eq!(in_time("the first", first).await, Ok(1));
-            // Both were notified by then, so that either may be the first.
+            // Both waiting calls were notified by then, so either may be submitted first.
             for _ in 0..2 {
                 until("one is submitted", || !rig.queue.state().jobs.is_empty()).await;
                 rig.queue.finish_one();
@@ -265,7 +266,7 @@ fn a_shutdown_ends_though_a_try_was_refused_meanwhile() {
     }
 }
 
-// The only job in flight never ends.
+// The only job in flight never completes.
 #[test]
 fn a_queue_that_was_full_beside_a_lost_job_is_asked_again() {
     for mode in all_modes() {
@@ -286,7 +287,7 @@ fn a_queue_that_was_full_beside_a_lost_job_is_asked_again() {
     }
 }
 
-// The device refuses with nothing in flight: another process has it, say.
+// The device refuses with nothing in flight, for example because another process uses it.
 #[test]
 fn a_device_that_is_full_for_reasons_of_its_own_is_asked_seldom_and_served_in_the_end() {
     for mode in all_modes() {
@@ -296,7 +297,7 @@ fn a_device_that_is_full_for_reasons_of_its_own_is_asked_seldom_and_served_in_th
             let start = Instant::now();
             let waits = tokio::spawn(rig.call());
             until("it was asked a few times", || rig.queue.state().asked >= 6).await;
-            // Twice in the first poll; then after 1, 2, 4 and 8 ms.
+            // Two tries in the first poll; then one each after 1, 2, 4 and 8 ms.
             let took = start.elapsed();
             assert!(took >= Duration::from_millis(15), "six times in {took:?}");
             rig.queue.set_capacity(1);

@@ -1,4 +1,4 @@
-//! `Buf::released`: futures that wait until no job and no guard has a Buf.
+//! Tests of `Buf::released`: futures that wait until no job and no guard uses a Buf.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use support::*;
 use tokio_doca::mem::{BufChain, BufInventory};
 use tokio_doca::{Buf, Dma, ErrorKind};
 
-/// A copy in flight whose future was dropped.
+/// Returns the Bufs of a copy in flight whose future was dropped.
 async fn dropped_copy(bench: &Bench) -> (Buf, Buf) {
     let (src, dst) = (bench.filled(b"hello"), bench.empty());
     let copy = bench.dma.copy(&src, &dst);
@@ -32,7 +32,7 @@ fn what_timed_out_can_be_waited_for() {
         poll_pending(first.as_mut());
         poll_pending(second.as_mut());
         poll_pending(of_source.as_mut());
-        // One that gives up takes nothing from the other one.
+        // A dropped `released` future does not affect another one.
         drop(first);
         drop(hold);
         in_time("the destination", second).await;
@@ -40,7 +40,7 @@ fn what_timed_out_can_be_waited_for() {
         dst.reset_data_len().unwrap();
         in_time("the source", of_source).await;
         src.reset_data_len().unwrap();
-        // There is nothing to wait for.
+        // The Buf is free, so this completes at once.
         in_time("at once", dst.released()).await;
         drop((src, dst));
         bench.all_back().await;
@@ -102,8 +102,8 @@ fn guards_and_bytes_are_waited_for_and_slices_of_an_inventory_too() {
     });
 }
 
-/// A waker that uses the chain and the WorkQ, on another thread so that a lock fails the test and
-/// does not hold it up.
+/// A waker that uses the chain and the WorkQ on another thread, so that a lock that is held fails
+/// the test instead of blocking it.
 struct Uses {
     chain: BufChain,
     dma: Dma,

@@ -1,5 +1,5 @@
-//! Which runtime polls what: none, one, several, one of them idle, blocked or gone. Nobody's copy
-//! waits for another's runtime, and nothing is left behind.
+//! Which runtime polls which operation: none, one, several, and one that is idle, blocked or gone.
+//! No copy waits for another copy's runtime, and nothing is left behind.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ fn event() -> Bench {
     Bench::new(Config::new(true, Mode::EventDriven))
 }
 
-/// On another runtime of its own: it must end in time.
+/// Awaits a copy on another runtime, on another thread: it must complete in time.
 fn on_another_thread(copy: Copying) -> Result<usize, JobError> {
     thread::spawn(|| run(copy)).join().unwrap()
 }
@@ -96,7 +96,8 @@ fn two_runtimes_await_on_one_workq_at_once() {
     assert_eq!(bench.workq.in_flight(), 0);
 }
 
-/// Two runtimes on a full queue: the Slot that one frees goes to who waits on the other.
+/// Two runtimes share a full queue: the slot that one of them frees goes to the task that waits on
+/// the other.
 #[test]
 fn two_runtimes_share_a_queue_of_one() {
     let bench = Bench::new(Config::new(true, Mode::EventDriven).depth(1));
@@ -135,7 +136,7 @@ fn four_runtimes_are_served_and_a_fifth_is_told() {
     for runtime in &runtimes {
         assert_eq!(runtime.block_on(copying(&bench)), Ok(3));
     }
-    // One that is gone leaves its place.
+    // A runtime that ends frees its place.
     drop(runtimes.into_iter().next_back());
     assert_eq!(fifth.block_on(copying(&bench)), Ok(3));
 }
@@ -158,7 +159,7 @@ fn a_copy_pending_on_a_runtime_that_goes_ends_on_another() {
             false => runtime(),
         };
         let mut copy = copying(&bench);
-        // Registered with the first runtime only.
+        // The WorkQ is registered only with the first runtime.
         first.block_on(async { poll_pending(copy.as_mut()) });
         let count = Count::new();
         let waker = count.waker();
@@ -174,7 +175,8 @@ fn a_copy_pending_on_a_runtime_that_goes_ends_on_another() {
     }
 }
 
-/// Awaited on one runtime, and registered only with another one, which goes.
+/// The copy is awaited on one runtime, while its WorkQ is registered only with another one, which
+/// ends.
 #[test]
 fn a_copy_awaited_elsewhere_is_told_that_its_runtime_has_gone() {
     let bench = event();
@@ -300,7 +302,7 @@ fn a_workq_built_outside_serves_every_kind_of_runtime() {
     }
 }
 
-/// Spends all that is left of this task's cooperative budget.
+/// Uses up this task's cooperative budget.
 async fn spend_budget() {
     std::future::poll_fn(|cx| {
         while coop::has_budget_remaining() {
@@ -313,8 +315,8 @@ async fn spend_budget() {
     .await;
 }
 
-/// The first registration with the task's budget spent: `poll_read_ready` wakes its waker at once
-/// then, which must not poll again without end.
+/// The WorkQ is first registered while the task has no budget: `poll_read_ready` then wakes its
+/// waker at once, which must not poll again without end.
 #[test]
 fn a_spent_budget_does_not_recurse() {
     let config = Config::new(false, Mode::EventDriven);
@@ -322,8 +324,9 @@ fn a_spent_budget_does_not_recurse() {
         let (small, large) = (bench.filled(b"abc"), bench.filled(&[1; 4096]));
         let dst = bench.empty();
         for round in 0..3 {
-            // Small copies are inline, the large one goes through the engine. As experiments have
-            // it, and with the budget gone but for what the inline copies have bought.
+            // Small copies run inline, and the large one goes through the engine. The numbers come
+            // from experiments: they leave the budget used up, except for what the inline copies
+            // have bought.
             for _ in 0..[128, 1, 2000][round] {
                 dst.reset_data_len().unwrap();
                 assert_eq!(bench.dma.copy(&small, &dst).await, Ok(3));
@@ -373,7 +376,8 @@ fn many_tasks_on_many_workers() {
     }
 }
 
-/// A job in flight that is polled outside of every runtime goes on, and says so.
+/// A job in flight that is polled outside of any runtime continues, and its future returns an
+/// error.
 #[test]
 fn a_job_that_nobody_can_wait_for_says_that_it_goes_on() {
     let bench = event();
@@ -397,15 +401,15 @@ fn a_job_that_nobody_can_wait_for_says_that_it_goes_on() {
     assert_eq!(&dst.data().unwrap()[..], b"abc");
 }
 
-/// A forgotten future leaves its Slot taken; `block_on` sleeps all the same while it waits for
-/// something else.
+/// A forgotten future leaves its slot occupied; `block_on` sleeps all the same while it waits for
+/// another operation.
 #[test]
 fn block_on_sleeps_beside_a_result_that_nobody_fetches() {
     let bench = Bench::new(Config::new(true, Mode::BusyPoll));
     let (workq, dst) = (&bench.workq, bench.empty());
     let copy = bench.dma.copy(bench.filled(b"abc"), dst.clone()).owned();
     let copy = Box::leak(Box::new(copy));
-    // Pinned for ever: it is leaked.
+    // The future is leaked, so it is pinned for ever.
     let mut copy = std::pin::Pin::static_mut(copy);
     let mut hold = Some(bench.hold());
     let deadline = Instant::now() + LIMIT;
@@ -421,7 +425,7 @@ fn block_on_sleeps_beside_a_result_that_nobody_fetches() {
     let (tell, told) = futures::channel::oneshot::channel();
     let before = cpu_time();
     let teller = std::thread::spawn(move || {
-        // The time that is measured.
+        // Sleeps for the time that is measured.
         std::thread::sleep(Duration::from_millis(300));
         tell.send(()).unwrap();
     });
@@ -434,7 +438,7 @@ fn block_on_sleeps_beside_a_result_that_nobody_fetches() {
     teller.join().unwrap();
 }
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     let nanoseconds = stat.split_whitespace().next().unwrap().parse().unwrap();

@@ -1,4 +1,4 @@
-//! Shutting a WorkQ down: what is in flight is finished, what waits is told, what is new is
+//! Shutting a WorkQ down: jobs in flight complete, waiting operations fail, and new ones are
 //! refused.
 
 use std::future::Future;
@@ -76,7 +76,7 @@ fn who_waits_for_the_end_is_woken_before_the_log_hears_that_the_queue_broke() {
 fn an_idle_workq_is_shut_down_at_once() {
     for config in configs() {
         let bench = Bench::new(config);
-        // No runtime is needed where nothing is waited for.
+        // If nothing is waited for, no runtime is needed.
         futures::executor::block_on(bench.workq.shutdown()).unwrap();
         futures::executor::block_on(bench.workq.shutdown()).unwrap();
         assert_eq!(
@@ -161,7 +161,7 @@ fn it_waits_for_orphans() {
         poll_pending(shutdown.as_mut());
         drop(hold);
         in_time("shutdown", shutdown).await.unwrap();
-        // Not sooner or later: now.
+        // All slots and Bufs are free as soon as the shutdown has completed.
         assert_eq!(bench.workq.in_flight(), 0);
         assert_eq!(bench.free_bufs(), bench.pool.elements());
     });

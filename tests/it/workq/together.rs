@@ -1,4 +1,4 @@
-//! Operations that are started together.
+//! Operations that are started together by `Op::start_all`.
 
 use futures::future::join_all;
 use support::rdma::{Setup, Side, connect};
@@ -7,7 +7,7 @@ use tokio_doca::op::{Op, StartedAll};
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{BufPool, Dma, ErrorKind, Mmap, Mode, WorkQ, error::Reason};
 
-/// As many as several batches have.
+/// Enough operations for several batches.
 const MANY: usize = 80;
 
 #[test]
@@ -44,7 +44,7 @@ fn copies_are_started_together_in_order() {
     });
 }
 
-/// The first that is refused comes back, and those behind it, which were not begun.
+/// The first refused operation comes back with those behind it, which were not started.
 #[test]
 fn the_first_that_is_refused_ends_the_batch() {
     each(async |bench| {
@@ -74,8 +74,8 @@ fn the_first_that_is_refused_ends_the_batch() {
     });
 }
 
-/// Where the device finishes jobs inline one may use what the one before it has written; else it is
-/// refused, as by `start`.
+/// If the device finishes jobs inline, an operation may use what the one before it has written;
+/// otherwise it is refused, as by `start`.
 #[test]
 fn one_of_a_batch_meets_the_memory_of_another_as_if_it_were_started_alone() {
     each(async |bench| {
@@ -114,7 +114,7 @@ fn operations_of_several_contexts_are_started_together() {
             .iter()
             .for_each(|(one, other)| connect(&one.rdma, &other.rdma));
         run(async {
-            // What waits, and takes no job, is of no batch.
+            // Operations that wait without a job are not part of a batch.
             let receives = pairs
                 .iter()
                 .map(|(_, other)| other.rdma.recv(other.empty()));
@@ -151,7 +151,7 @@ fn nothing_is_started_on_a_workq_that_was_shut_down() {
     });
 }
 
-/// What the device finishes inline takes no Slot, and its memory is free for the next one.
+/// A job that finishes inline takes no slot, and its memory is free for the next job.
 #[test]
 fn what_is_finished_inline_is_done_one_after_the_other() {
     for mode in [Mode::EventDriven, Mode::BusyPoll] {
@@ -181,7 +181,7 @@ fn what_is_finished_inline_is_done_one_after_the_other() {
     }
 }
 
-/// A job that fails was started, as the others.
+/// A job that fails was started like the others.
 #[test]
 fn one_that_fails_ends_no_batch() {
     for mode in [Mode::EventDriven, Mode::BusyPoll] {

@@ -1,4 +1,4 @@
-//! Wakers that panic, drop things, or poll again, and which of several is woken.
+//! Wakers that panic, drop values or poll again, and which of several waiting tasks is woken.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -24,7 +24,7 @@ fn poll_with(copy: &mut Copying, waker: &Waker) -> Poll<Result<usize, JobError>>
     copy.as_mut().poll(&mut Context::from_waker(waker))
 }
 
-/// Event mode: there it is the device that wakes.
+/// Returns event-driven configurations, in which the device wakes the tasks.
 fn event(depth: u32) -> [Config; 2] {
     [false, true].map(|defer| Config::new(defer, Mode::EventDriven).depth(depth))
 }
@@ -92,8 +92,8 @@ fn a_waiter_for_a_buf_whose_waker_panics_stops_nobody_else() {
     });
 }
 
-/// Who is told of a state is told in the middle of a look, by whoever looks: the other Ops of the
-/// WorkQ are told all the same.
+/// A watcher's waker runs in the middle of a poll, on the thread that polls: if it panics, the
+/// other operations of the WorkQ are notified all the same.
 #[test]
 fn a_watcher_of_a_state_whose_waker_panics_stops_nobody_else() {
     for mode in [Mode::EventDriven, Mode::BusyPoll] {
@@ -121,7 +121,7 @@ fn a_watcher_of_a_state_whose_waker_panics_stops_nobody_else() {
     }
 }
 
-/// A run of some copies, one after the other, that owns its instance.
+/// Returns a run of some copies, one after the other, that owns its instance.
 fn running(bench: &Bench, copies: usize) -> Running {
     let mut g = Graph::builder();
     let nodes: Vec<_> = (0..copies).map(|_| g.dma_copy(&bench.dma)).collect();
@@ -192,7 +192,7 @@ impl Drop for PanicsOnDrop {
     }
 }
 
-// The waker of an orphan is dropped by who reaps: a panic there must not shut the gate.
+// The thread that reaps an orphan drops its waker: a panic there must not block later turns.
 #[test]
 fn a_waker_that_panics_when_it_is_dropped_leaves_the_workq_alive() {
     each_of(&event(32), async |bench| {
@@ -202,14 +202,14 @@ fn a_waker_that_panics_when_it_is_dropped_leaves_the_workq_alive() {
         {
             let waker = Waker::from(Arc::new(PanicsOnDrop(Arc::clone(&dropped))));
             assert!(poll_with(&mut copy, &waker).is_pending());
-            // The Slot has the last one now.
+            // Now the slot has the last clone of the waker.
         }
         drop(copy);
         drop(hold);
         let dma = bench.dma.clone();
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
         bench.soft.faults().push(tokio_doca::soft::Fault::Pass);
-        // Whoever reaps may see the panic; a task of its own does, so that the test goes on.
+        // The reaping task may get the panic, so a separate task reaps.
         let other = tokio::spawn(async move { dma.copy(&src, &dst).await });
         let _ = in_time("who reaps", other).await;
         until("the waker was dropped", || dropped.load(Ordering::SeqCst)).await;
@@ -232,7 +232,7 @@ fn a_waker_may_drop_the_workq_and_all_that_is_left() {
                 let waker = Call::waker({
                     let (last, woken) = (Arc::clone(&last), Arc::clone(&woken));
                     move || {
-                        // The lock must not be held when what it guards is dropped.
+                        // The lock must be free when the values that it guards are dropped.
                         let all = last.lock().unwrap().take();
                         drop(all);
                         woken.wake_by_ref();
@@ -258,7 +258,7 @@ fn a_waker_may_poll_its_op_at_once() {
         let waker = Call::waker({
             let (slot, result) = (Arc::clone(&slot), Arc::clone(&result));
             move || {
-                // Woken while it is being polled: then the lock is taken.
+                // If the waker runs while the copy is polled, the lock is taken.
                 let Ok(mut slot) = slot.try_lock() else {
                     return;
                 };
@@ -328,8 +328,7 @@ fn a_waker_may_submit_the_next_copy() {
         *chain.copy.lock().unwrap() = Some(first);
         let kick = Arc::clone(&chain);
         kick.wake();
-        // The waker that ran while the copy was out of its place did nothing: somebody must try
-        // again.
+        // A waker that ran while the copy was being polled did nothing, so the test tries again.
         until("the chain has run", || {
             if done.load(Ordering::SeqCst) < 200 {
                 Arc::clone(&chain).wake();
@@ -398,14 +397,14 @@ fn a_pending_op_is_woken_once() {
     });
 }
 
-/// A task whose answers are always ready gives way to others (Tokio's cooperative budget).
+/// A task whose results are always ready lets other tasks run (Tokio's cooperative budget).
 #[test]
 fn a_loop_of_ready_copies_starves_nobody() {
     each(async |bench| {
         let turns = turns_of_another();
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
-        // Small inline copies are cheap: a task yields after some thousand of them, not after
-        // Tokio's 128.
+        // Small inline copies are cheap: a task yields after some thousand of them, instead of
+        // after Tokio's 128.
         for _ in 0..20_000 {
             dst.reset_data_len().unwrap();
             bench.dma.copy(&src, &dst).await.unwrap();
@@ -420,8 +419,8 @@ fn a_loop_of_ready_copies_starves_nobody() {
     });
 }
 
-/// Nor does one of copies that are submitted, and are over within that poll: without engines the
-/// poll that looks for the end does the copy.
+/// Copies that are submitted and complete within the same poll let other tasks run too: without
+/// engines the poll for the result makes the copy.
 #[test]
 fn a_loop_of_submitted_copies_starves_nobody() {
     for (mode, depth) in modes().into_iter().flat_map(|mode| [(mode, 1), (mode, 32)]) {
@@ -449,7 +448,7 @@ fn a_loop_of_submitted_copies_starves_nobody() {
     }
 }
 
-/// Nor does one that tries again and again while another task has the Buf.
+/// A task that retries again and again while another task uses the Buf lets other tasks run too.
 #[test]
 fn a_loop_of_refused_copies_starves_nobody() {
     each(async |bench| {
