@@ -48,7 +48,7 @@ stories! {
     streams_meet streams_are_refused
 }
 
-/// Runs them over iWARP, where the kernel connects the queue pairs.
+/// Tests over iWARP, where the kernel connects the queue pairs.
 mod over_iwarp {
     use super::*;
 

@@ -166,7 +166,7 @@ fn a_message_that_nobody_looked_for_has_arrived() {
     assert_eq!(bench.reap_one(1).result.map(|_| ()), Ok(()));
     assert_eq!(bench.reap(0), []);
     assert_eq!(bench.ends[0].state(), EndpointState::Connected);
-    // A message without a receive is given up by whichever thread polls.
+    // A message for which the peer has no receive fails once any thread polls.
     assert_eq!(bench.send(0, 2).accepted, 1);
     let failed = bench.reap_one(0).result.map_err(|error| error.reason());
     assert_eq!(failed, Err(Reason::NoReceive));
@@ -192,8 +192,8 @@ fn requests_that_may_have_been_taken_end() {
     bench.retire();
 }
 
-/// The same with receives: whether the adapter took none or all, each completes once, and the
-/// connection fails.
+/// The adapter may have posted a list of receives or not, because its doorbell failed: each receive
+/// completes once, and the connection fails.
 #[test]
 fn receives_that_may_have_been_taken_end() {
     let world = World::new([Description::roce("fake0")]);

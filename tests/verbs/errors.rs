@@ -563,7 +563,8 @@ fn what_an_adapter_does_not_let_go_of_ends_and_keeps_its_memory() {
     }
 }
 
-/// The same for an idle queue pair for copies that fails by itself.
+/// An idle queue pair for copies fails by itself and cannot be destroyed: later copies use another
+/// one.
 #[test]
 fn idle_copies_that_fail_and_stay_are_followed_by_others() {
     for mode in MODES {
@@ -760,7 +761,7 @@ fn a_copy_of_which_a_request_is_refused_fails_alone() {
     });
 }
 
-/// The same for remote operations: the adapter never saw a refused operation, and the connection
+/// If the adapter refuses a remote operation, it has never seen that operation, and the connection
 /// stays usable.
 #[test]
 fn an_operation_that_is_refused_leaves_the_connection() {
@@ -895,7 +896,8 @@ fn a_reset_keeps_the_memory_of_a_read_that_stays_writable_and_nothing_else() {
     });
 }
 
-/// The same if no WorkQ is left to reap the read's completion.
+/// Memory that a peer may still write stays in use, even if no WorkQ is left to reap the read's
+/// completion.
 #[test]
 fn memory_of_a_read_that_stays_writable_outlives_its_workq() {
     stuck_sinks(async |world, one, other| {
@@ -926,8 +928,7 @@ fn memory_of_a_read_that_stays_writable_outlives_its_workq() {
     });
 }
 
-/// If a read is refused and the peer may still write its memory, it fails together with its
-/// connection.
+/// A refused read whose memory the peer may still write fails together with its connection.
 #[test]
 fn memory_of_a_refused_read_that_stays_writable_is_kept() {
     stuck_sinks(async |world, one, other| {

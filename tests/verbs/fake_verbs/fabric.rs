@@ -227,7 +227,7 @@ impl Fabric {
     pub(super) fn make<T>(&mut self, head: T) -> *mut T {
         /// # Safety
         ///
-        /// The address of a `Box<T>`, which nobody uses any more.
+        /// `address` is that of a `Box<T>` that is no longer used.
         unsafe fn free<T>(address: usize) {
             // SAFETY: the caller guarantees that this is the address of an unused `Box<T>`.
             drop(unsafe { Box::from_raw(address as *mut T) });
