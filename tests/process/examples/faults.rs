@@ -98,7 +98,8 @@ fn through(
     });
 }
 
-/// Does the same for an example without arguments, which leaves no files.
+/// Runs an example without arguments, which leaves no files, under each script, and checks its
+/// output.
 fn bare(name: &str, scripts: &[(&str, End)], good: &str, parallel: usize) {
     through(name, scripts, good, parallel, |_, _| (), |_, _| ());
 }

@@ -178,7 +178,7 @@ pub(super) fn beside(
     among(name, TIMES, limit, strikes, attack);
 }
 
-/// The same for a client that gets one share of `times`.
+/// Checks that a client that gets one share of `times` is served beside an attack.
 fn among(
     name: &str,
     times: u32,
@@ -342,7 +342,7 @@ struct Kit {
 enum Peer {
     /// Grants the maximum of credits, requests data, and posts no receive.
     Lies,
-    /// Does the same, and posts one receive at a time, just in time.
+    /// Grants the maximum of credits, requests data, and posts one receive at a time, just in time.
     Trickles,
     /// Sends frames that the protocol forbids.
     Babbles,

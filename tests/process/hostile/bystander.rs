@@ -103,8 +103,8 @@ pub(crate) async fn is_served_beside(
     is_served_among(name, TIMES, strikes, visit, attack).await;
 }
 
-/// Does the same for a service that must do as much for each attacker as for the client, which
-/// therefore gets one share of `times`.
+/// Compares a client's view as `is_served_beside` does, for a service that must do as much for each
+/// attacker as for the client, which therefore gets one share of `times`.
 pub(crate) async fn is_served_among(
     name: &str,
     times: u32,

@@ -253,7 +253,7 @@ async fn echo(side: &Side, peer: &mut Peer) {
     assert_eq!(bytes(&room), b"again");
 }
 
-/// Either of the two may be the host.
+/// A peer is killed before it connects; either of the two sides may be the host.
 #[test]
 fn a_peer_that_is_killed_before_it_connects_is_gone() {
     const TEST: &str = test_name!(a_peer_that_is_killed_before_it_connects_is_gone);
