@@ -1,5 +1,6 @@
-//! The mistakes of the first week: each row of docs/guide/mistakes.md is made here, and the error
-//! says what the row says. (What the compiler finds is in the same chapter, as doctests.)
+//! The mistakes of the first week: the tests make each mistake of docs/guide/mistakes.md, and check
+//! that the error says what its row says. (Mistakes that the compiler finds are doctests in that
+//! chapter.)
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -19,7 +20,7 @@ use tokio_doca::soft::Soft;
 use tokio_doca::stream::{RdmaConnector, RdmaListener, RdmaStream, StreamOptions};
 use tokio_doca::{Buf, BufPool, Device, Dma, Mmap, Rdma, WorkQ};
 
-/// What is there before somebody makes a mistake.
+/// The objects that exist before a mistake is made.
 struct Beginner {
     device: Device,
     mmap: Mmap,
@@ -93,7 +94,7 @@ fn local() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// What somebody is told.
+/// The errors that each row's mistakes have returned.
 #[derive(Default)]
 struct Told(BTreeMap<&'static str, Vec<String>>);
 
@@ -106,7 +107,7 @@ impl Told {
     }
 }
 
-/// Copies, and the memory for them.
+/// Makes the mistakes with copies and their memory.
 async fn of_memory(told: &mut Told) {
     let it = Beginner::new();
     for depth in [0, u32::MAX] {
@@ -170,7 +171,7 @@ async fn of_memory(told: &mut Told) {
     told.note("an adapter that is not there", Device::open("mlx5_77"));
 }
 
-/// How two sides meet.
+/// Makes the mistakes in connecting two sides.
 async fn of_connections(told: &mut Told) {
     let it = Beginner::new();
     let blobs = "the blob of an Mmap for an Rdma, or the other way round";
@@ -197,7 +198,7 @@ async fn of_connections(told: &mut Told) {
     );
 }
 
-/// Messages and one-sided operations.
+/// Makes the mistakes with messages and one-sided operations.
 async fn of_operations(told: &mut Told) {
     let it = Beginner::new();
     let src = it.filled(b"hello");
@@ -296,7 +297,7 @@ fn without_a_runtime() -> Result<usize, JobError> {
     futures::executor::block_on(async { dma.copy(&src, &dst).await })
 }
 
-/// A copy that waits, on five runtimes one after the other, all of which are there.
+/// Awaits a copy on five runtimes one after the other, all of which exist at the same time.
 fn on_five_runtimes() -> Result<usize, JobError> {
     let device = under_test(true);
     let mmap = Mmap::builder().device(&device).alloc(1 << 14).unwrap();
@@ -311,7 +312,7 @@ fn on_five_runtimes() -> Result<usize, JobError> {
     copies.last().expect("there are five")
 }
 
-/// Devices of two kinds, and a thread that polls and finds no RDMA.
+/// Makes the mistakes with devices of two kinds, and in a thread that polls and finds no RDMA.
 async fn of_devices(told: &mut Told) {
     let it = Beginner::new();
     let (none, other) = (Loopback::without_rdma(), Loopback::device(false).1);
@@ -327,7 +328,7 @@ async fn of_devices(told: &mut Told) {
     told.note(row, connected);
     let row = "a stream over TCP on a thread that polls";
     let connector = options.or_tcp(true).connector(&none, &workq).unwrap();
-    // It waits by the runtime of another thread.
+    // The connect waits on the runtime of another thread.
     let begin = async move || connector.connect(addr).await.map(drop);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
@@ -338,7 +339,7 @@ async fn of_devices(told: &mut Told) {
     runtime.shutdown_background();
 }
 
-/// A port of this host where nothing listens.
+/// Returns an address of this host at which nothing listens.
 fn nobody() -> SocketAddr {
     let free = std::net::TcpListener::bind(local()).unwrap();
     free.local_addr().unwrap()

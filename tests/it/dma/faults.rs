@@ -276,7 +276,7 @@ fn of_jobs_behind_others_that_have_all_slots_the_first_is_done() {
     }
 }
 
-/// The same if a sync event or an `Rdma` has lost the other job.
+/// A job behind others is also done if a sync event or an `Rdma` has lost the other job.
 #[test]
 fn of_jobs_behind_others_the_first_is_done_where_other_contexts_lost_theirs() {
     let story = async |bench: Bench, of_event: bool| {

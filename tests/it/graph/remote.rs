@@ -74,7 +74,8 @@ fn memory_of_the_host_is_written_and_read_by_nodes() {
     }
 }
 
-/// A copy from a list to itself is refused too; the list's lock is taken for one side at a time.
+/// A copy from a list to itself is refused. The list's lock is taken for one side at a time, so
+/// that the call does not block itself.
 #[test]
 fn a_list_is_not_copied_onto_itself() {
     for config in configs() {

@@ -95,7 +95,8 @@ fn a_message_that_begins_after_the_peer_has_left_is_not_sent() {
     }
 }
 
-/// This holds even if no task has polled since.
+/// Messages that arrived before the WorkQ is shut down can be received, even if no task has polled
+/// since.
 #[test]
 fn what_has_come_before_a_shutdown_is_not_lost() {
     if needs_soft("an adapter has an acknowledgement before its completion") {

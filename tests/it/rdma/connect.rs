@@ -777,8 +777,8 @@ fn a_blob_of_an_rdma_that_has_gone_is_not_taken_for_its_successors_own() {
     }
 }
 
-/// A visitor from the same WorkQ connects and goes before the real peer connects: the visitor's end
-/// wakes no other task instead of the sleeper.
+/// A visitor connects to an `Rdma` and goes; then another `Rdma` of the visitor's WorkQ becomes the
+/// peer. A task that sleeps must be woken by this peer, although the visitor had its place before.
 #[tokio::test]
 async fn a_peer_that_replaces_a_visitor_wakes_who_sleeps() {
     if needs_soft("an adapter connects nobody before both sides have asked for it") {

@@ -98,7 +98,7 @@ fn a_writer_is_woken_by_credits_behind_a_frame_that_the_reader_took() {
     }
 }
 
-/// The reverse case: the writer takes the message that the reader waits for.
+/// With a shared pool the writer takes the message that the reader waits for.
 #[test]
 fn a_reader_is_woken_by_a_frame_behind_credits_that_the_writer_took() {
     each_sharing(8, 64, small(), async |net| {

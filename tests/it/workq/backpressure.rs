@@ -274,7 +274,7 @@ fn a_forgotten_copy_and_a_waiter_that_nobody_polls_stop_nobody() {
     });
 }
 
-// The same beside a job in flight that takes long.
+// A waiter that is not polled, beside a job in flight that takes long.
 #[test]
 fn a_long_job_and_a_waiter_that_nobody_polls_stop_nobody() {
     each_of(&deferred(2), async |bench| {

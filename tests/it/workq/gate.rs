@@ -254,13 +254,13 @@ fn beside(rdma: &Rdma, workq: &WorkQ) -> User {
 /// The fault of a queue in one call.
 #[derive(Clone, Copy, PartialEq)]
 enum Wrong {
-    /// It returns a completion of a job that does not exist.
+    /// The queue returns a completion of a job that does not exist.
     Stale,
-    /// It panics in `reap`, before it has returned any completion.
+    /// `reap` panics, before it has returned any completion.
     Panics,
-    /// It panics in `clear`.
+    /// `clear` panics.
     PanicsInClear,
-    /// It panics in `arm`.
+    /// `arm` panics.
     PanicsInArm,
 }
 
