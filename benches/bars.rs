@@ -85,6 +85,8 @@ mod stream;
 mod sync_event;
 #[path = "bars/sys.rs"]
 mod sys;
+#[path = "bars/tool.rs"]
+mod tool;
 #[path = "bars/two.rs"]
 mod two;
 #[path = "bars/ucx.rs"]
@@ -142,6 +144,7 @@ const BARS: &[(&str, Bar)] = &[
     ("N8.peers", crowd::n8_peers),
     ("N9", bind::n9),
     ("N10", two::n10),
+    ("P8", tool::p8),
     ("R1", rdma::r1),
     ("R2", rdma::r2),
     ("R3", rdma::r3),

@@ -8,7 +8,7 @@ use tokio_doca::Mode;
 use tokio_doca::soft::Soft;
 
 use super::rig::{Rig, bare, fill, on_task};
-use super::{cancel, counts, crowd, echo, event, graph, locked, raw, rdma, share, two};
+use super::{cancel, counts, crowd, echo, event, graph, locked, raw, rdma, share, tool, two};
 
 /// The bytes of the smallest job.
 const SMALL: usize = 64;
@@ -43,6 +43,7 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
         other if other.starts_with("verbs-") => super::verbs::run(other, jobs),
         other if other.starts_with("graph-") => graph::run(other, jobs),
         other if other.starts_with("crowd-") => crowd::run(other, jobs),
+        other if other.starts_with("tool-") => tool::run(other, jobs),
         other if other.starts_with("two-") => two::run(other, jobs),
         other => counts::run(other, jobs),
     }
