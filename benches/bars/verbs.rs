@@ -347,8 +347,8 @@ extern "C" fn get_async_event(_: *mut ibv_context, _: *mut ibv_async_event) -> c
 
 extern "C" fn ack_async_event(_: *mut ibv_async_event) {}
 
-/// Posts requests, and copies 64 bytes of each. A request without pieces, which only checks the
-/// connection, gets no completion.
+/// Posts requests, and copies 64 bytes of each, up to the first one without pieces. That one only
+/// checks the connection, and gets no completion.
 unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,

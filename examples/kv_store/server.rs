@@ -88,7 +88,7 @@ pub(crate) async fn serve(address: &str, device: &Device) -> Result<()> {
         .caps()
         .rdma
         .as_ref()
-        .map_or(0, |caps| caps.max_pooled_room);
+        .map_or(0, |caps| caps.max_pooled_len);
     let requests = pool(room(MAX_REQUEST), MESSAGES * CLIENTS)?;
     let server = Arc::new(Server {
         blob: store.memory().mmap().export_rdma(device)?,

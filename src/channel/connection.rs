@@ -296,7 +296,7 @@ impl Connection {
                 Ok(None) => {}
                 Err(_) => return Err(Ended::TooLong),
             }
-            match self.socket.try_read(&mut inbox.room()) {
+            match self.socket.try_read(&mut inbox.free()) {
                 Ok(0) if inbox.is_torn() => return Err(Ended::Torn),
                 Ok(0) => return Err(Ended::There),
                 Ok(_) => {}

@@ -62,9 +62,9 @@ fn received(mut stream: &[u8], max: usize, ahead: usize, step: usize) -> (Vec<By
         }
         let bound = (HEAD + max) * ahead;
         assert!(inbox.capacity() <= 4 * bound + 64, "{}", inbox.capacity());
-        let mut room = inbox.room();
-        let len = stream.len().min(room.remaining_mut()).min(1 + step);
-        room.put_slice(&stream[..len]);
+        let mut free = inbox.free();
+        let len = stream.len().min(free.remaining_mut()).min(1 + step);
+        free.put_slice(&stream[..len]);
         stream = &stream[len..];
         if len == 0 {
             return (messages, false);

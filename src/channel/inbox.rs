@@ -62,10 +62,10 @@ impl Inbox {
     }
 
     /// Returns the free part of the buffer, for further bytes: at least one byte.
-    pub(crate) fn room(&mut self) -> Limit<&mut BytesMut> {
-        let room = self.bound.saturating_sub(self.bytes.len()).max(1);
-        self.bytes.reserve(room);
-        (&mut self.bytes).limit(room)
+    pub(crate) fn free(&mut self) -> Limit<&mut BytesMut> {
+        let free = self.bound.saturating_sub(self.bytes.len()).max(1);
+        self.bytes.reserve(free);
+        (&mut self.bytes).limit(free)
     }
 
     /// Returns true if the last message has begun and not ended.
@@ -91,9 +91,9 @@ mod tests {
     }
 
     fn put(inbox: &mut Inbox, bytes: &[u8]) {
-        let mut room = inbox.room();
-        assert!(room.remaining_mut() >= bytes.len());
-        room.put_slice(bytes);
+        let mut free = inbox.free();
+        assert!(free.remaining_mut() >= bytes.len());
+        free.put_slice(bytes);
     }
 
     #[test]

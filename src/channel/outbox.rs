@@ -99,7 +99,7 @@ mod tests {
             let (mut ended, mut got) = (0, Vec::new());
             while !outbox.bytes().is_empty() {
                 let piece = &outbox.bytes()[..step.min(outbox.bytes().len())];
-                inbox.room().put_slice(piece);
+                inbox.free().put_slice(piece);
                 ended += outbox.wrote(piece.len().min(step));
                 while let Some(message) = inbox.next().unwrap() {
                     got.push(message);

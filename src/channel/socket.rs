@@ -114,8 +114,8 @@ impl Socket {
             Stream::Unix(stream) if stream.refuses => stream.try_read_buf(into),
             Stream::Unix(stream) => stream.try_io(Interest::READABLE, || {
                 let mut bytes = [0; 4096];
-                let room = bytes.len().min(into.remaining_mut());
-                let (len, _) = process::receive_with::<0>(stream.as_fd(), &mut bytes[..room])?;
+                let free = bytes.len().min(into.remaining_mut());
+                let (len, _) = process::receive_with::<0>(stream.as_fd(), &mut bytes[..free])?;
                 into.put_slice(&bytes[..len]);
                 Ok(len)
             }),
@@ -168,7 +168,7 @@ impl Socket {
                 return Ok(message);
             }
             self.readable().await?;
-            match self.try_read(&mut inbox.room()) {
+            match self.try_read(&mut inbox.free()) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

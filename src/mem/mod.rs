@@ -65,7 +65,7 @@ pub(crate) use buf::Extent;
 pub(crate) use handle::handles;
 pub(crate) use mmap::Holder;
 pub(crate) use operand::{
-    Grow, Last, Leased, Leases, LeasesOf, OfJob, Place, Reading, Rule, Session, Sides, Writing,
+    Grow, Last, Leased, Leases, LeasesOf, OfJob, Reach, Reading, Rule, Session, Sides, Writing,
     event, hand_over, receive,
 };
 pub(crate) use pool::BufWait;

@@ -203,7 +203,7 @@ impl<R: Request> Post for R {
 #[inline(always)]
 fn poll<R: Request>(mut flight: Pin<&mut JobFuture<R>>, cx: &mut Context<'_>) -> Poll<Outcome> {
     if !flight.is_idle() {
-        return flight.go_on(cx, prepare);
+        return flight.resume(cx, prepare);
     }
     if !R::ORDERED {
         ready!(budget::proceed(cx));

@@ -98,7 +98,7 @@ struct Fake {
     /// The number of further jobs that the device refuses although it has capacity.
     refusals: AtomicU64,
     /// The maximum number of jobs in the device at once. `taken` is the present number.
-    room: u64,
+    capacity: u64,
     taken: AtomicU64,
     /// True if the timer of the event handle expires.
     timed: bool,
@@ -113,7 +113,7 @@ struct Fake {
 unsafe impl Submit for Fake {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         assert!(!self.shut.load(SeqCst), "a Job after the shutdown");
-        let full = self.taken.load(SeqCst) >= self.room;
+        let full = self.taken.load(SeqCst) >= self.capacity;
         if full || self.refusals.load(SeqCst) > 0 {
             if !full {
                 self.refusals.fetch_sub(1, SeqCst);
@@ -276,17 +276,17 @@ impl Bed {
     }
 
     fn with(depth: u32, set: impl FnOnce(&mut Fake)) -> Bed {
-        let places = || (0..depth).map(|_| AtomicU64::new(0)).collect();
+        let zeroes = || (0..depth).map(|_| AtomicU64::new(0)).collect();
         let mut queue = Fake {
-            submitted: places(),
-            done: places(),
+            submitted: zeroes(),
+            done: zeroes(),
             armed: AtomicBool::new(false),
             event: AtomicBool::new(false),
             engine: Task::new(),
             stopped: AtomicBool::new(false),
             deaf: false,
             refusals: AtomicU64::new(0),
-            room: u64::from(depth),
+            capacity: u64::from(depth),
             taken: AtomicU64::new(0),
             timed: true,
             polls_in_reap: false,
@@ -379,7 +379,7 @@ impl Future for Op {
             true => flight
                 .as_mut()
                 .start(cx, &mut prepared(), |_| Ok(prepared())),
-            false => flight.as_mut().go_on(cx, |_| Ok(prepared())),
+            false => flight.as_mut().resume(cx, |_| Ok(prepared())),
         }
     }
 }

@@ -44,7 +44,7 @@
 //! | [`events`] | the event handle, its timer, runtimes | none |
 //!
 //! These files lie beside the folders, and all folders import them: [`gate`], [`mode`] (how to
-//! wait), [`spin`] (how long to poll), [`places`] (tables that have a line of waiters) and
+//! wait), [`spin`] (how long to poll), [`entry_table`] (tables that have a line of waiters) and
 //! [`budget`] (Tokio's budget of a task).
 
 // `workq` comes first, since rustdoc shows the methods of a type in the order of the modules.
@@ -52,6 +52,7 @@ mod workq;
 
 pub(crate) mod budget;
 mod endpoint;
+mod entry_table;
 mod events;
 mod gate;
 mod jobs;
@@ -59,7 +60,6 @@ mod jobs;
 mod loom;
 mod loops;
 mod mode;
-mod places;
 mod slots;
 mod spin;
 mod sync_event;
@@ -76,10 +76,10 @@ pub(crate) use endpoint::{
     DisconnectWait, EndpointPort, Receiver, RecvBatch, RecvFuture, SUBMIT_BATCH, abandon,
     poll_posted, settle,
 };
+pub(crate) use entry_table::Wanted;
 pub(crate) use events::readable_fd;
 pub(crate) use events::this_thread::polls_here;
 pub(crate) use jobs::{Completions, JobFuture, RunWaiter, StreamSlotWaiter};
-pub(crate) use places::Wanted;
 pub(crate) use slots::{Outcome, ResultKind, Run};
 pub(crate) use spin::Spin;
 pub(crate) use sync_event::{EventPortHandle, EventWaitFuture, Waiter};

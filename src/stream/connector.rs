@@ -200,17 +200,17 @@ impl RdmaConnector {
         let begun = Instant::now();
         let (mut side, mut why) =
             side.map_or_else(|why| (None, Some(why)), |side| (Some(side), None));
-        let mut place = None;
+        let mut pools = None;
         let (link, wakers, theirs) = loop {
             let offer = state.receive(&answer).map_err(|over| exchange.over(over))?;
             let Some(mut it) = side.take_if(|_| !offer.is_tcp()) else {
-                let place = match place.or(side.map(Side::into_place)) {
-                    Some(place) => Ok(place),
-                    None => net.tcp_place(CONNECT).await,
+                let pools = match pools.or(side.map(Side::into_pools)) {
+                    Some(pools) => Ok(pools),
+                    None => net.tcp_pools(CONNECT).await,
                 };
-                let place = exchange.say_dialled(&mut state, place).await?;
+                let pools = exchange.say_dialled(&mut state, pools).await?;
                 let frame = net.options.frame_size.min(offer.frame as usize);
-                let link = Link::over_tcp(&mut exchange, place, frame);
+                let link = Link::over_tcp(&mut exchange, pools, frame);
                 fell_back(&exchange.socket.peer(), why);
                 break (link, Arc::default(), offer.data.to_vec());
             };
@@ -232,7 +232,7 @@ impl RdmaConnector {
                     Err(error) => return Err(error),
                 },
                 Reached::Tcp(error) => {
-                    (place, why) = (Some(it.into_place()), Some(error));
+                    (pools, why) = (Some(it.into_pools()), Some(error));
                     Vec::new()
                 }
             };

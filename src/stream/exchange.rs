@@ -617,12 +617,12 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let place = any::<prop::sample::Index>;
+        let position = any::<prop::sample::Index>;
         prop_oneof![
-            6 => (place(), any::<bool>()).prop_map(|(at, again)| Step::ToListener(at, again)),
-            6 => (place(), any::<bool>()).prop_map(|(at, again)| Step::ToConnector(at, again)),
+            6 => (position(), any::<bool>()).prop_map(|(at, again)| Step::ToListener(at, again)),
+            6 => (position(), any::<bool>()).prop_map(|(at, again)| Step::ToConnector(at, again)),
             1 => (any::<bool>(), said()).prop_map(|(to, bytes)| Step::MadeUp(to, bytes)),
-            1 => (any::<bool>(), place(), place()).prop_map(|(to, at, cut)| Step::Cut(to, at, cut)),
+            1 => (any::<bool>(), position(), position()).prop_map(|(to, at, cut)| Step::Cut(to, at, cut)),
             3 => any::<bool>().prop_map(Step::Dialled),
             1 => Just(Step::AsksAgain),
             1 => Just(Step::FallsBack),

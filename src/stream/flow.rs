@@ -128,8 +128,8 @@ impl Flow {
     /// addition to those for all data that was granted and for the end.
     fn acknowledgeable(&self, lent: usize) -> u8 {
         let taken_up = self.granted + RESERVED as u64 - u64::from(self.owes);
-        let room = (self.taken + lent as u64).saturating_sub(taken_up);
-        self.owes.min(room.try_into().unwrap_or(u8::MAX))
+        let capacity = (self.taken + lent as u64).saturating_sub(taken_up);
+        self.owes.min(capacity.try_into().unwrap_or(u8::MAX))
     }
 
     /// Returns true if the peer has ended its direction of the stream.
@@ -233,7 +233,7 @@ mod tests {
     /// holds. A receive that was taken is posted again later.
     struct Side {
         flow: Flow,
-        room: usize,
+        capacity: usize,
         posted: usize,
         came: VecDeque<Vec<u8>>,
         unread: usize,
@@ -249,7 +249,7 @@ mod tests {
 
     impl Side {
         fn lend(&mut self) {
-            self.posted = self.room - self.unread;
+            self.posted = self.capacity - self.unread;
         }
 
         /// Puts a frame into the receive queue of `other`, which must have a posted receive.
@@ -297,7 +297,7 @@ mod tests {
         }
 
         fn grant(&mut self, other: &mut Side) {
-            if self.flow.shall_grant(self.room - self.unread) {
+            if self.flow.shall_grant(self.capacity - self.unread) {
                 self.lend();
                 self.send(Kind::Credits, &[], other);
             }
@@ -307,7 +307,7 @@ mod tests {
     fn pair(windows: [usize; 2]) -> [Side; 2] {
         let mut sides = windows.map(|window| Side {
             flow: Flow::new(FRAME, window),
-            room: window + RESERVED,
+            capacity: window + RESERVED,
             posted: window + RESERVED,
             came: VecDeque::new(),
             unread: 0,

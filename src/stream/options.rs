@@ -207,7 +207,7 @@ impl StreamOptions {
     /// one more than the application keeps.
     ///
     /// By default each stream has its own buffers, which it posts as receives. Only devices whose
-    /// [`max_pooled_room`](crate::device::RdmaCaps::max_pooled_room) is at least a frame can share
+    /// [`max_pooled_len`](crate::device::RdmaCaps::max_pooled_len) is at least a frame can share
     /// them.
     pub fn recv_bufs(mut self, buffers: usize) -> Self {
         self.recv_bufs = Some(buffers);

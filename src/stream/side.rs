@@ -25,7 +25,7 @@ use crate::mem::BufPool;
 mod memory;
 mod net;
 
-pub(super) use memory::Place;
+pub(super) use memory::Pools;
 use net::is_of_rdma;
 pub(super) use net::{Net, fell_back, no_rdma};
 
@@ -59,9 +59,9 @@ impl Side {
     }
 
     /// Gives up the connection, and returns its memory for another connection.
-    pub(super) fn into_place(self) -> Place {
+    pub(super) fn into_pools(self) -> Pools {
         let (receives, sends) = self.pools;
-        Place {
+        Pools {
             receives,
             sends,
             control: self.core.into_control(),

@@ -114,7 +114,7 @@ impl<T> Polled<T> {
 
     /// Waits in line until `poll`, which calls [`Polled::poll`], is ready.
     pub(crate) async fn wait<R>(&self, mut poll: impl FnMut() -> Poll<R>) -> R {
-        let mut place = pin!(Place {
+        let mut task = pin!(QueuedTask {
             node: WaitNode::new(),
             tasks: Arc::clone(&self.tasks),
         });
@@ -122,10 +122,10 @@ impl<T> Polled<T> {
             let turn = poll_fn(|cx| {
                 let Poll::Ready(budget) = poll_proceed(cx) else {
                     // A task gets into line before it yields.
-                    place.as_mut().join(cx);
+                    task.as_mut().join(cx);
                     return Poll::Pending;
                 };
-                let came = ready!(place.as_mut().poll(cx, &mut poll));
+                let came = ready!(task.as_mut().poll(cx, &mut poll));
                 budget.made_progress();
                 Poll::Ready(came)
             });
@@ -146,14 +146,14 @@ impl<T> Polled<T> {
 
 /// A task's node in line.
 #[pin_project(PinnedDrop)]
-struct Place {
+struct QueuedTask {
     // Declared first, so that the node is dropped before the line.
     #[pin]
     node: WaitNode,
     tasks: Arc<Tasks>,
 }
 
-impl Place {
+impl QueuedTask {
     /// Enters the line, unless the task is in it. It enters as a notified task, since the tasks in
     /// front may have been notified of something that they do not take.
     fn join(self: Pin<&mut Self>, cx: &mut Context<'_>) {
@@ -200,7 +200,7 @@ impl Place {
 }
 
 #[pinned_drop]
-impl PinnedDrop for Place {
+impl PinnedDrop for QueuedTask {
     fn drop(self: Pin<&mut Self>) {
         let this = self.project();
         let node = this.node.as_ref();

@@ -285,7 +285,7 @@ fn event_mode_inline_makes_no_system_call_but_tokios() {
 fn event_mode_writes_once_per_sleep_and_reads_never() {
     let mut seen = Trace::default();
     // Needs only one good try of several: a waiter that loses the CPU on its way to sleep finds its
-    // Job complete, although the engine has signaled already.
+    // Job complete and does not sleep, and the engine has signaled in vain.
     for _ in 0..3 {
         let trace = trace("event-waits");
         assert_eq!(of(&trace.all, "read"), 0, "{trace:?}");

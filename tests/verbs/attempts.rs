@@ -103,8 +103,7 @@ fn is_shut_down(side: &Side, error: Error) {
     assert_eq!(side.rdma.state(), RdmaState::Reset);
 }
 
-/// Takes the port down once a peer has asked to connect, and waits until all connected sides have
-/// failed.
+/// Takes the port down, and waits until the sides `others` have failed.
 async fn goes_down(world: &World, place: &Place, others: [Side; 2]) {
     world.fake("fake0").set_port(false);
     for side in &others {

@@ -79,7 +79,7 @@ impl Bench {
         let receive = |number| Receive {
             token: Token::new(1, number, 1),
             dst: Segments::none(),
-            room: 0,
+            len: 0,
         };
         let receives: Vec<_> = numbers.map(receive).collect();
         // SAFETY: the receives name no memory.

@@ -408,7 +408,7 @@ fn an_adapter_without_shared_queues_says_so() {
     let lent = unsafe { all.device_from_pd(NonNull::new(program.pd).unwrap()) };
     for device in [open(&all, "fake0"), open(&older, "fake1"), lent.unwrap()] {
         let caps = device.info().caps().rdma.clone().unwrap();
-        assert_eq!(caps.max_pooled_room, 0);
+        assert_eq!(caps.max_pooled_len, 0);
         let mmap = Mmap::builder().device(&device).alloc(ROOM).unwrap();
         let pool = BufPool::builder(&mmap).build().unwrap();
         let workq = WorkQ::builder().build().unwrap();

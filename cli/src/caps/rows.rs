@@ -180,7 +180,7 @@ pub(super) fn rdma(caps: &RdmaCaps) -> Vec<Row> {
             "buffers of a receive",
             caps.max_recv_list_len,
         ),
-        pooled(caps.max_pooled_room),
+        pooled(caps.max_pooled_len),
         is(
             "acknowledged",
             "completion means delivery",
@@ -197,11 +197,11 @@ pub(super) fn rdma(caps: &RdmaCaps) -> Vec<Row> {
     ]
 }
 
-fn pooled(room: usize) -> Row {
-    let (key, words) = ("max_pooled_room", "largest message from a pool");
-    match room {
+fn pooled(capacity: usize) -> Row {
+    let (key, words) = ("max_pooled_len", "largest message from a pool");
+    match capacity {
         0 => is(key, words, false),
-        room => bytes(key, words, room as u64),
+        capacity => bytes(key, words, capacity as u64),
     }
 }
 

@@ -56,10 +56,10 @@ fn adapter(port: &Port, section: &str, key: &str) -> Option<&'static str> {
         (_, "compare_swap" | "fetch_add") => Some("the adapter says that it has none (atomic_cap)"),
         (_, "send_imm" | "write_imm") => Some("iWARP has no immediates (RFC 5040)"),
         (_, "acknowledged") => Some("iWARP acknowledges to the transport alone (RFC 5040)"),
-        (_, "max_pooled_room") if is_iwarp => {
+        (_, "max_pooled_len") if is_iwarp => {
             Some("iWARP ends a connection whose message finds no receive")
         }
-        (_, "max_pooled_room") => Some("it has no shared receive queue (max_srq_wr)"),
+        (_, "max_pooled_len") => Some("it has no shared receive queue (max_srq_wr)"),
         ("sync_event", "") | (_, "export_dpu" | "import_dpu" | "channel") => Some(NO_DPU),
         (_, "hotplug_manager" | "representors_net" | "representors_emulated") => Some(NO_DPU),
         _ => None,

@@ -37,7 +37,7 @@ pub(super) struct Plan {
     pub(super) permissions: Access,
     pub(super) rnr_timeout: Duration,
     /// If set, messages are pulled instead of received, each of at most this many bytes.
-    pub(super) pooled_room: Option<usize>,
+    pub(super) pooled_len: Option<usize>,
 }
 
 /// The table that a Token belongs to.
@@ -117,7 +117,7 @@ impl End {
         config.recv_queue_size = plan.receives;
         config.recv_list_len = caps.max_recv_list_len.min(4);
         config.rnr_timeout = plan.rnr_timeout;
-        config.pooled_room = plan.pooled_room;
+        config.pooled_len = plan.pooled_len;
         if caps.transport {
             // A check waits until the endpoint has detected that its peer is gone.
             config.transport.probe_interval = Some(PROBE_INTERVAL);
@@ -347,7 +347,7 @@ impl End {
             let receive = Receive {
                 token: self.receives[index as usize].token,
                 dst: self.segments(Table::Receives, index),
-                room,
+                len: room,
             };
             (index, receive)
         };

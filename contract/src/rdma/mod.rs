@@ -149,7 +149,7 @@ fn rings(peers: &Peers) -> Fits {
 }
 
 fn pools(peers: &Peers) -> Fits {
-    let pools = peers.both(|caps| caps.max_pooled_room > 0);
+    let pools = peers.both(|caps| caps.max_pooled_len > 0);
     Fits::needs(pools, "receives from a pool")
 }
 

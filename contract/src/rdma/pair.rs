@@ -42,7 +42,7 @@ impl Plan {
             permissions: REMOTE,
             // A moderate value, because adapters support minutes at most.
             rnr_timeout: 2 * peers.deadline,
-            pooled_room: None,
+            pooled_len: None,
         }
     }
 }

@@ -15,14 +15,14 @@ const CELL: usize = 1024;
 const LARGE: usize = 64 << 10;
 const STEPS: usize = 300;
 
-/// Checks endpoint duty 4 for an endpoint with a `pooled_room`:
+/// Checks endpoint duty 4 for an endpoint with a `pooled_len`:
 ///
 /// - Each message is taken whole, once, and in order.
 /// - The peer has exactly the credits that it was lent.
 /// - A taker that has found no message is notified of the next one.
 /// - The messages of a peer that has left can still be taken. A reset drops them.
 ///
-/// A device whose `max_pooled_room` is 0 has no such endpoints, and passes.
+/// A device whose `max_pooled_len` is 0 has no such endpoints, and passes.
 ///
 /// # Panics
 ///
@@ -30,7 +30,7 @@ const STEPS: usize = 300;
 /// or if a message uses a credit that was not lent.
 pub fn pooled_messages_are_taken_in_order(peers: impl Into<Peers>) {
     watched("pooled_messages_are_taken_in_order", peers, |peers| {
-        if peers.least(|caps| caps.max_pooled_room as u64) == 0 {
+        if peers.least(|caps| caps.max_pooled_len as u64) == 0 {
             return;
         }
         for cell in [CELL, LARGE] {
@@ -46,14 +46,12 @@ pub fn pooled_messages_are_taken_in_order(peers: impl Into<Peers>) {
 }
 
 fn pair(peers: &Peers, cell: usize) -> Pair {
-    let room = peers
-        .least(|caps| caps.max_pooled_room as u64)
-        .min(cell / 2);
+    let room = peers.least(|caps| caps.max_pooled_len as u64).min(cell / 2);
     let plan = Plan::new(peers, cell);
     // Fewer credits than Jobs, if there are several Jobs, so that the last one waits.
     let credits = 1 << (plan.jobs / 2).max(1).ilog2();
     let plan = Plan {
-        pooled_room: Some(room),
+        pooled_len: Some(room),
         receives: plan.receives.min(credits),
         ..plan
     };

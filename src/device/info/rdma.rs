@@ -68,7 +68,7 @@ pub struct RdmaCaps {
     /// The maximum size of a message to an Rdma that receives from a
     /// [`RecvPool`](crate::rdma::RecvPool), in bytes; 0 if no Rdma of the device can receive from a
     /// pool.
-    pub max_pooled_room: usize,
+    pub max_pooled_len: usize,
     /// True if the device has compare-and-swap and fetch-and-add.
     pub atomics: bool,
     /// True if the device has writes with an immediate.
@@ -107,7 +107,7 @@ impl RdmaCaps {
             max_send_list_len: max_list_len,
             max_read_list_len: max_list_len,
             max_recv_list_len: max_list_len,
-            max_pooled_room: 0,
+            max_pooled_len: 0,
             atomics: true,
             write_imm: true,
             send_imm: true,

@@ -180,11 +180,11 @@ impl CrcJob {
 ///
 /// The memory of the list is valid, leased for writing, and disjoint of `bytes`.
 unsafe fn write(to: &mut Cursor<'_>, mut bytes: &[u8]) {
-    while let (Some(room), false) = (to.rest(), bytes.is_empty()) {
-        let (part, rest) = bytes.split_at(bytes.len().min(room.len()));
-        // SAFETY: `part` is no longer than the piece `room`, which is valid, as the caller
+    while let (Some(free), false) = (to.rest(), bytes.is_empty()) {
+        let (part, rest) = bytes.split_at(bytes.len().min(free.len()));
+        // SAFETY: `part` is no longer than the piece `free`, which is valid, as the caller
         // promises, and others may read or write it meanwhile.
-        unsafe { volatile_copy(part.as_ptr(), room.addr().as_ptr(), part.len()) };
+        unsafe { volatile_copy(part.as_ptr(), free.addr().as_ptr(), part.len()) };
         to.advance(part.len());
         bytes = rest;
     }
@@ -287,7 +287,7 @@ mod tests {
         fn parts_of_lists_have_the_crc_of_the_whole_and_are_copied(
             seed: u32,
             len in 0usize..20_000,
-            room in 0usize..100,
+            free in 0usize..100,
             from_cuts in proptest::collection::vec(0usize..9000, 0..6),
             to_cuts in proptest::collection::vec(0usize..9000, 0..6),
             most in 1usize..9000,
@@ -295,7 +295,7 @@ mod tests {
             copies: bool,
         ) {
             let mut bytes: Vec<u8> = (0..len as u32).map(|i| (i * 7 + i / 256) as u8).collect();
-            let (expected, mut copy) = (bitwise(seed, &bytes), vec![0xee_u8; len + room]);
+            let (expected, mut copy) = (bitwise(seed, &bytes), vec![0xee_u8; len + free]);
             let (src, dst) = (list(&mut bytes, &from_cuts), list(&mut copy, &to_cuts));
             // SAFETY: the list outlives the job.
             let src = unsafe { Segments::list(&src) };

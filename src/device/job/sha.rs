@@ -82,12 +82,12 @@ unsafe impl OnLent for ShaJob {
     /// Makes the job. The caller has checked that a non-empty destination has the capacity for a
     /// digest.
     fn on(algorithm: Algorithm, lent: Lent) -> Result<ShaJob, JobError> {
-        let room = lent.dst.as_slice().iter().find(|room| room.len() > 0);
+        let free = lent.dst.as_slice().iter().find(|free| free.len() > 0);
         Ok(ShaJob {
             algorithm,
             shared: lent.shared,
             src: lent.src,
-            dst: room.map(|room| room.part(0, algorithm.digest_len())),
+            dst: free.map(|free| free.part(0, algorithm.digest_len())),
             session: lent.session,
         })
     }

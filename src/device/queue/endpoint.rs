@@ -75,8 +75,8 @@ pub struct EndpointConfig {
     /// With `Some` the crate posts no receives. The Endpoint grants its peer credits for
     /// `recv_queue_size` messages of at most this many bytes. It keeps each message until
     /// [`Endpoint::take_message`] takes it, and then grants the credit again. At most
-    /// [`RdmaCaps::max_pooled_room`](crate::device::RdmaCaps::max_pooled_room).
-    pub pooled_room: Option<usize>,
+    /// [`RdmaCaps::max_pooled_len`](crate::device::RdmaCaps::max_pooled_len).
+    pub pooled_len: Option<usize>,
     /// The maximum payload of a packet.
     pub mtu: Mtu,
     /// The index of the port's address that the connection uses, less than
@@ -102,7 +102,7 @@ impl EndpointConfig {
             send_queue_size: 64,
             recv_queue_size: 64,
             recv_list_len: 1,
-            pooled_room: None,
+            pooled_len: None,
             mtu: Mtu::default(),
             gid_index: None,
             transport: Transport::default(),
@@ -118,7 +118,7 @@ impl fmt::Debug for EndpointConfig {
             .field("permissions", &self.permissions)
             .field("send_queue_size", &self.send_queue_size)
             .field("recv_queue_size", &self.recv_queue_size)
-            .field("pooled_room", &self.pooled_room)
+            .field("pooled_len", &self.pooled_len)
             .finish_non_exhaustive()
     }
 }
@@ -144,7 +144,7 @@ pub struct Receive {
     /// The memory of the message. It is empty if the receive is for messages without bytes.
     pub dst: Segments,
     /// The maximum length of a message, in bytes. `dst` has at least that capacity.
-    pub room: usize,
+    pub len: usize,
 }
 
 /// A [`dial`](Endpoint::dial) that was begun. Dropping it cancels the attempt.
@@ -172,7 +172,7 @@ pub trait Dialling: AsFd + Send {
 /// 3. Once `reset` has returned, the device touches no memory of Jobs and receives. They complete
 ///    as flushed or, if the device cannot release them, with
 ///    [`JobError::memory_kept`](crate::error::JobError::memory_kept).
-/// 4. With [`EndpointConfig::pooled_room`], messages are taken whole, once each, and in the order
+/// 4. With [`EndpointConfig::pooled_len`], messages are taken whole, once each, and in the order
 ///    of sending. If the peer has left, the state turns to Error only once its messages were taken;
 ///    a reset drops them. If a queue has several endpoints, a peer may have more messages waiting
 ///    than its credits, as long as the other peers have their credits or get them in the end.
@@ -280,7 +280,7 @@ pub unsafe trait Endpoint: Submit {
     /// Posts receives, up to `recv_queue_size` of them, in order, until one is refused. The
     /// Endpoint accepts them in the states Init and Connected; in the state Error it refuses them
     /// with [`JobError::flushed`]. The device never sees a refused receive, and the crate does not
-    /// post it again, whatever the reason. With [`EndpointConfig::pooled_room`] the crate does not
+    /// post it again, whatever the reason. With [`EndpointConfig::pooled_len`] the crate does not
     /// call this.
     ///
     /// # Safety
@@ -291,29 +291,29 @@ pub unsafe trait Endpoint: Submit {
     unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted;
 
     /// Returns true if [`take_message`](Endpoint::take_message) would find a message, with
-    /// [`EndpointConfig::pooled_room`]. After `false`, the Endpoint calls
+    /// [`EndpointConfig::pooled_len`]. After `false`, the Endpoint calls
     /// [`EndpointConfig::changed`] once a message comes, which may be before this call returns. The
     /// default returns `false`. The call must be cheap.
     fn has_message(&self) -> bool {
         false
     }
 
-    /// Copies the oldest message to `_dst`, with [`EndpointConfig::pooled_room`]. Returns the
+    /// Copies the oldest message to `_dst`, with [`EndpointConfig::pooled_len`]. Returns the
     /// peer's operation and the number of bytes written, or `None` if there is no message, as the
     /// default does.
     ///
     /// # Errors
     ///
     /// The error that the Endpoint failed with. `ReceiveTooSmall` if the message is longer than
-    /// `_room`: the message stays, and the Endpoint does not fail.
+    /// `_capacity`: the message stays, and the Endpoint does not fail.
     ///
     /// # Safety
     ///
-    /// `_dst` is valid and leased, and has at least `_room` bytes.
+    /// `_dst` is valid and leased, and has at least `_capacity` bytes.
     unsafe fn take_message(
         &self,
         _dst: &Segments,
-        _room: usize,
+        _capacity: usize,
     ) -> Result<Option<(Arrival, usize)>, JobError> {
         Ok(None)
     }

@@ -93,11 +93,11 @@ impl Buf {
     /// guard uses the Buf, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
     pub fn extend_from_slice(&self, bytes: &[u8]) -> Result<(), JobError> {
         let lease = self.0.write().map_err(in_use)?;
-        let room = lease.tailroom();
-        if bytes.len() > room {
+        let free = lease.tailroom();
+        if bytes.len() > free {
             return Err(JobError::new(
                 Reason::TailroomTooSmall,
-                room as u64,
+                free as u64,
                 bytes.len() as u64,
             ));
         }

@@ -159,10 +159,10 @@ unsafe impl BufMut for BufDataMut<'_> {
     ///
     /// If `by` exceeds the tailroom.
     unsafe fn advance_mut(&mut self, by: usize) {
-        let room = self.tailroom();
+        let free = self.tailroom();
         assert!(
-            by <= room,
-            "{by} bytes were appended, and the tailroom has {room}"
+            by <= free,
+            "{by} bytes were appended, and the tailroom has {free}"
         );
         self.grow(by);
     }

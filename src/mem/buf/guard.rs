@@ -122,9 +122,9 @@ impl BufDataMut<'_> {
     ///
     /// The error of the reader; the data is unchanged then.
     pub fn read_from(&mut self, reader: &mut (impl Read + ?Sized)) -> io::Result<usize> {
-        let room = self.tailroom();
+        let free = self.tailroom();
         // Clamped, since a faulty reader may report more bytes than fit.
-        let read = reader.read(self.tail())?.min(room);
+        let read = reader.read(self.tail())?.min(free);
         self.grow(read);
         Ok(read)
     }

@@ -180,15 +180,15 @@ impl BufChain {
     /// Returns the number of bytes that a job can write: the tailroom of Bufs, and all of a range
     /// of imported memory.
     pub fn tailroom(&self) -> usize {
-        self.room_extent().bytes
+        self.extent_of_tail().bytes
     }
 
     pub(in crate::mem) fn data_extent(&self) -> Extent {
         self.extent(ChainPiece::data_len)
     }
 
-    pub(in crate::mem) fn room_extent(&self) -> Extent {
-        self.extent(ChainPiece::room)
+    pub(in crate::mem) fn extent_of_tail(&self) -> Extent {
+        self.extent(ChainPiece::free)
     }
 
     /// Returns the number of non-empty pieces, and the sum of their bytes as `bytes_of` counts

@@ -122,7 +122,7 @@ impl ChainWrite {
         let Some(chain) = &self.0 else { return };
         let state = lock(&chain.state);
         for (piece, lease) in state.pieces.iter().zip(&state.writes) {
-            let part = by.min(piece.room());
+            let part = by.min(piece.free());
             if let Some(lease) = lease {
                 lease.grow(part);
             }

@@ -85,7 +85,7 @@ impl ChainPiece {
     }
 
     /// Returns how many bytes a job can write to the piece.
-    pub(super) fn room(&self) -> usize {
+    pub(super) fn free(&self) -> usize {
         match &self.0 {
             Repr::Whole(buf) => buf.tailroom(),
             Repr::Slice(slice) => slice.buf.tailroom(),

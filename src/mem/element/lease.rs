@@ -225,7 +225,7 @@ impl WriteLease {
     #[inline(always)]
     pub(in crate::mem) fn grow(&self, by: usize) {
         let data_len = self.data_len();
-        let room = self.len() - self.data() - data_len;
-        self.data_len.store(data_len + by.min(room), Relaxed);
+        let free = self.len() - self.data() - data_len;
+        self.data_len.store(data_len + by.min(free), Relaxed);
     }
 }

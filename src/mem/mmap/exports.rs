@@ -37,8 +37,10 @@ impl Mmap {
     /// sealed or is sealed against writing by now, or if the Mmap is a part of a memfd (an importer
     /// would get the whole memfd); `NotSupported` if the device cannot export to the DPU
     /// ([`Caps::export_dpu`](crate::device::Caps::export_dpu)), for memory in no memfd
-    /// ([`Mmap::is_exportable`]), and for huge pages that a peer may write; `Full` or `NoMemory` if
-    /// no further export can be made.
+    /// ([`Mmap::is_exportable`]), and for huge pages that a peer may write; `Full` if this process
+    /// exports as many Mmaps, Rdmas and SyncEvents as the software device can; `NoMemory` if the
+    /// limit of locked memory (`ulimit -l`) keeps an adapter from registering the memory, and
+    /// `OperatingSystem` if the system refuses the export otherwise.
     #[doc(alias = "doca_mmap_export_dpu")]
     #[doc(alias = "doca_mmap_export_pci")]
     #[doc(alias = "doca_mmap_export")]

@@ -10,7 +10,7 @@ use super::marks::{
     CopyDestination, CopySource, Destination, MaybeDestination, MaybeRemote, MaybeSource,
     RdmaDestination, RdmaSource, Source,
 };
-use super::model::Place;
+use super::model::Reach;
 use super::model::sealed::{LeasedOperand, Operand, ReadFrom, WriteTo};
 use super::rule::Rule;
 use crate::error::{JobError, Reason};
@@ -155,11 +155,11 @@ fn never<T>() -> LeasedOperand<T> {
 
 impl<K: Kind> Operand for Any<K> {
     #[inline(always)]
-    fn place(&self) -> Place {
+    fn reach(&self) -> Reach {
         match self.0 {
-            One::None if K::NONE => Place::None,
-            One::Remote(_) if K::REMOTE => Place::Remote,
-            _ => Place::Local,
+            One::None if K::NONE => Reach::None,
+            One::Remote(_) if K::REMOTE => Reach::Remote,
+            _ => Reach::Local,
         }
     }
 
@@ -251,25 +251,25 @@ impl<K: Kind> ReadFrom for Any<K> {
 impl<K: Kind> WriteTo for Any<K> {
     type Lease = Option<Writing>;
 
-    fn room(&self) -> Extent {
+    fn tail_extent(&self) -> Extent {
         match &self.0 {
-            One::None | One::Slice(_) => ().room(),
-            One::Buf(buf) => buf.room(),
-            One::Chain(chain) => chain.room(),
-            One::Remote(remote) => remote.room(),
+            One::None | One::Slice(_) => ().tail_extent(),
+            One::Buf(buf) => buf.tail_extent(),
+            One::Chain(chain) => chain.tail_extent(),
+            One::Remote(remote) => remote.tail_extent(),
         }
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder, rule: Rule) -> LeasedOperand<Option<Writing>> {
+    fn lease_tail(&self, holder: Holder, rule: Rule) -> LeasedOperand<Option<Writing>> {
         if let One::Buf(buf) = &self.0 {
-            return any(buf.lease_room(holder, rule));
+            return any(buf.lease_tail(holder, rule));
         }
         match &self.0 {
-            One::Buf(buf) => any(buf.lease_room(holder, rule)),
-            One::Chain(chain) => any(chain.lease_room(holder, rule)),
-            One::Remote(remote) if K::REMOTE => any(remote.lease_room(holder, rule)),
-            One::None if K::NONE => any(().lease_room(holder, rule)),
+            One::Buf(buf) => any(buf.lease_tail(holder, rule)),
+            One::Chain(chain) => any(chain.lease_tail(holder, rule)),
+            One::Remote(remote) if K::REMOTE => any(remote.lease_tail(holder, rule)),
+            One::None if K::NONE => any(().lease_tail(holder, rule)),
             One::None | One::Remote(_) | One::Slice(_) => never(),
         }
     }

@@ -15,11 +15,11 @@ pub(crate) unsafe fn hand_over(from: &Segments, to: &Segments, len: usize) {
         Cursor::new(to.as_slice(), 0),
     );
     let mut left = len;
-    while let (Some(source), Some(room), true) = (src.rest(), dst.rest(), left > 0) {
-        let part = left.min(source.len()).min(room.len());
+    while let (Some(source), Some(piece), true) = (src.rest(), dst.rest(), left > 0) {
+        let part = left.min(source.len()).min(piece.len());
         // SAFETY: both pieces have `part` bytes; two write Leases have no byte in common, and other
         // parties that may touch the bytes do so from outside.
-        unsafe { volatile_copy(source.addr().as_ptr(), room.addr().as_ptr(), part) };
+        unsafe { volatile_copy(source.addr().as_ptr(), piece.addr().as_ptr(), part) };
         src.advance(part);
         dst.advance(part);
         left -= part;

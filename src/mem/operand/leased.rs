@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::leases::{IntoKept, Leases, OfJob, Reading, Writing};
-use super::model::Place;
+use super::model::Reach;
 use super::model::sealed::{ReadFrom, WriteTo};
 use super::overlap::{explain, share};
 use super::rule::Rule;
@@ -112,7 +112,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         if self.src.is_single() && self.dst.is_single() && fits {
             return self.take_unchecked(rule);
         }
-        check(self.src.data(), self.dst.room())?;
+        check(self.src.data(), self.dst.tail_extent())?;
         let taken = self.take_unchecked(rule)?;
         // Checked once more, since another thread may have changed the sides before they were
         // leased.
@@ -126,13 +126,13 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         // Called before the leases are taken. For most types of operands these are constants, which
         // cost nothing.
         let single = src.is_single() && dst.is_single();
-        let imported = src.place() == Place::Remote || dst.place() == Place::Remote;
+        let imported = src.reach() == Reach::Remote || dst.reach() == Reach::Remote;
         let leases_tell = single && !imported;
         let (read, from, data) = src
             .lease_data(holder, rule)
             .map_err(|error| explain(src, dst, error))?;
-        let (write, to, room) = dst
-            .lease_room(holder, rule)
+        let (write, to, tail_extent) = dst
+            .lease_tail(holder, rule)
             .map_err(|error| explain(src, dst, error))?;
         if !leases_tell && share(src, dst, single) {
             return Err(JobError::of(Reason::Overlap));
@@ -141,7 +141,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
             leases: (read, write),
             src: from,
             dst: to,
-            len: rule.len(data, room)?,
+            len: rule.len(data, tail_extent)?,
         })
     }
 
@@ -184,7 +184,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         check: impl Fn(Extent, Extent) -> Result<(), JobError>,
     ) -> Result<Leased<Leases, J>, JobError> {
         // Errors of the operands come before an error of the session.
-        check(self.src.data(), self.dst.room())?;
+        check(self.src.data(), self.dst.tail_extent())?;
         let session = session.map(Session::lease).transpose()?;
         let rule = Rule::on_lent::<J>(order);
         let BothSides {
@@ -262,7 +262,7 @@ pub(crate) fn receive(
     dst: &impl WriteTo,
     holder: Holder,
 ) -> Result<Leased<Option<Writing>, Segments>, JobError> {
-    let (lease, segments, _) = dst.lease_room(holder, Rule::Open)?;
+    let (lease, segments, _) = dst.lease_tail(holder, Rule::Open)?;
     // SAFETY: the lease is that of the segments.
     Ok(unsafe { Leased::new(lease.kept(), segments) })
 }

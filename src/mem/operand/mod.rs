@@ -28,6 +28,6 @@ pub use marks::{
     CopyDestination, CopySource, Destination, MaybeDestination, MaybeRemote, MaybeSource,
     RdmaDestination, RdmaSource, Source,
 };
-pub(crate) use model::Place;
+pub(crate) use model::Reach;
 pub(crate) use rule::Rule;
 pub(crate) use session::Session;

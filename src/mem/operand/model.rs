@@ -17,9 +17,9 @@ use crate::mem::element::{ReadLease, WriteLease};
 use crate::mem::mmap::Holder;
 use crate::mem::remote::{RemoteBuf, RemoteRead, RemoteWrite};
 
-/// The owner of the memory of an operand.
+/// Where the memory of an operand is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Reach {
     /// The job has no such side.
     None,
     /// Memory of this process: leases keep away other jobs on the same bytes.
@@ -34,7 +34,7 @@ pub mod sealed {
 
     /// An operand: one side of a job, its source or its destination.
     pub trait Operand {
-        fn place(&self) -> Place;
+        fn reach(&self) -> Reach;
         /// Returns true if the operand is always one piece at most.
         #[inline(always)]
         fn is_single(&self) -> bool {
@@ -74,9 +74,9 @@ pub mod sealed {
     pub trait WriteTo: Operand {
         type Lease: IntoKept<Writing> + Grow;
         /// Returns the extent of the operand's tailroom now, without a lease.
-        fn room(&self) -> Extent;
+        fn tail_extent(&self) -> Extent;
         /// Takes the leases. Also returns the segments and the number of bytes.
-        fn lease_room(&self, holder: Holder, rule: Rule) -> LeasedOperand<Self::Lease>;
+        fn lease_tail(&self, holder: Holder, rule: Rule) -> LeasedOperand<Self::Lease>;
         /// Returns true if this is a write lease on the operand.
         fn is_leased_by(&self, _lease: &Writing) -> bool {
             false
@@ -91,8 +91,8 @@ use sealed::{LeasedOperand, Operand, ReadFrom, WriteTo};
 
 impl Operand for Buf {
     #[inline(always)]
-    fn place(&self) -> Place {
-        Place::Local
+    fn reach(&self) -> Reach {
+        Reach::Local
     }
 
     #[inline(always)]
@@ -124,12 +124,12 @@ impl ReadFrom for Buf {
 impl WriteTo for Buf {
     type Lease = WriteLease;
 
-    fn room(&self) -> Extent {
+    fn tail_extent(&self) -> Extent {
         Extent::one(self.tailroom())
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder, _rule: Rule) -> LeasedOperand<WriteLease> {
+    fn lease_tail(&self, holder: Holder, _rule: Rule) -> LeasedOperand<WriteLease> {
         let lease = self.0.write()?;
         let segment = lease.segment(holder)?;
         Ok((lease, Segments::one(segment), segment.len()))
@@ -142,8 +142,8 @@ impl WriteTo for Buf {
 
 impl Operand for BufSlice {
     #[inline(always)]
-    fn place(&self) -> Place {
-        Place::Local
+    fn reach(&self) -> Reach {
+        Reach::Local
     }
 
     #[inline(always)]
@@ -174,8 +174,8 @@ impl ReadFrom for BufSlice {
 
 impl Operand for BufChain {
     #[inline(always)]
-    fn place(&self) -> Place {
-        Place::Local
+    fn reach(&self) -> Reach {
+        Reach::Local
     }
 
     #[inline(always)]
@@ -216,11 +216,11 @@ impl ReadFrom for BufChain {
 impl WriteTo for BufChain {
     type Lease = ChainWrite;
 
-    fn room(&self) -> Extent {
-        self.room_extent()
+    fn tail_extent(&self) -> Extent {
+        self.extent_of_tail()
     }
 
-    fn lease_room(&self, holder: Holder, rule: Rule) -> LeasedOperand<ChainWrite> {
+    fn lease_tail(&self, holder: Holder, rule: Rule) -> LeasedOperand<ChainWrite> {
         self.begin_write(holder, rule == Rule::Copy)
     }
 
@@ -231,8 +231,8 @@ impl WriteTo for BufChain {
 
 impl Operand for RemoteBuf {
     #[inline(always)]
-    fn place(&self) -> Place {
-        Place::Remote
+    fn reach(&self) -> Reach {
+        Reach::Remote
     }
 
     #[inline(always)]
@@ -279,12 +279,12 @@ impl ReadFrom for RemoteBuf {
 impl WriteTo for RemoteBuf {
     type Lease = RemoteWrite;
 
-    fn room(&self) -> Extent {
+    fn tail_extent(&self) -> Extent {
         Extent::one(self.len())
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder, _rule: Rule) -> LeasedOperand<RemoteWrite> {
+    fn lease_tail(&self, holder: Holder, _rule: Rule) -> LeasedOperand<RemoteWrite> {
         let segment = self.writable(holder)?;
         let lease = RemoteWrite::begin(self)?;
         Ok((lease, Segments::one(segment), segment.len()))
@@ -294,8 +294,8 @@ impl WriteTo for RemoteBuf {
 /// `()` is an absent operand, which has no bytes.
 impl Operand for () {
     #[inline(always)]
-    fn place(&self) -> Place {
-        Place::None
+    fn reach(&self) -> Reach {
+        Reach::None
     }
 
     #[inline(always)]
@@ -325,20 +325,20 @@ impl ReadFrom for () {
 impl WriteTo for () {
     type Lease = ();
 
-    fn room(&self) -> Extent {
+    fn tail_extent(&self) -> Extent {
         Extent::default()
     }
 
     #[inline(always)]
-    fn lease_room(&self, _holder: Holder, _rule: Rule) -> LeasedOperand<()> {
+    fn lease_tail(&self, _holder: Holder, _rule: Rule) -> LeasedOperand<()> {
         Ok(((), Segments::none(), 0))
     }
 }
 
 impl<T: Operand> Operand for &T {
     #[inline(always)]
-    fn place(&self) -> Place {
-        T::place(self)
+    fn reach(&self) -> Reach {
+        T::reach(self)
     }
 
     #[inline(always)]
@@ -386,13 +386,13 @@ impl<T: ReadFrom> ReadFrom for &T {
 impl<T: WriteTo> WriteTo for &T {
     type Lease = T::Lease;
 
-    fn room(&self) -> Extent {
-        T::room(self)
+    fn tail_extent(&self) -> Extent {
+        T::tail_extent(self)
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder, rule: Rule) -> LeasedOperand<T::Lease> {
-        T::lease_room(self, holder, rule)
+    fn lease_tail(&self, holder: Holder, rule: Rule) -> LeasedOperand<T::Lease> {
+        T::lease_tail(self, holder, rule)
     }
 
     fn is_leased_by(&self, lease: &Writing) -> bool {

@@ -1,6 +1,6 @@
 //! Finds out whether the two sides of a job share memory.
 
-use super::model::Place;
+use super::model::Reach;
 use super::model::sealed::Operand;
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::mem::buf::Span;
@@ -16,7 +16,7 @@ pub(super) fn share(src: &impl Operand, dst: &impl Operand, single: bool) -> boo
     if !single {
         return lists_share(src, dst);
     }
-    let imported = src.place() == Place::Remote || dst.place() == Place::Remote;
+    let imported = src.reach() == Reach::Remote || dst.reach() == Reach::Remote;
     let meet = || matches!((src.span(), dst.span()), (Some(from), Some(to)) if from.meets(&to));
     imported && !(src.is_leased() && dst.is_leased()) && meet()
 }

@@ -49,27 +49,27 @@ impl Rule {
     }
 
     /// Returns how many bytes are moved if the source has `data` bytes, and the destination has
-    /// `room` bytes for them.
+    /// `free` bytes for them.
     #[inline(always)]
-    pub(super) fn len(self, data: usize, room: usize) -> Result<usize, JobError> {
+    pub(super) fn len(self, data: usize, free: usize) -> Result<usize, JobError> {
         let too_small =
             |reason, have: usize, need: usize| Err(JobError::new(reason, have as u64, need as u64));
         match self {
-            Rule::Copy | Rule::Fill if data > room => {
-                too_small(Reason::TailroomTooSmall, room, data)
+            Rule::Copy | Rule::Fill if data > free => {
+                too_small(Reason::TailroomTooSmall, free, data)
             }
-            Rule::Exact if data > room => too_small(Reason::RemoteTooSmall, room, data),
+            Rule::Exact if data > free => too_small(Reason::RemoteTooSmall, free, data),
             Rule::Atomic if data < WORD => too_small(Reason::RemoteTooSmall, data, WORD),
             Rule::Atomic => Ok(WORD),
-            Rule::AtMost => Ok(data.min(room)),
+            Rule::AtMost => Ok(data.min(free)),
             Rule::Copy | Rule::Fill | Rule::Exact | Rule::Message | Rule::Open => Ok(data),
         }
     }
 
     /// Returns how many bytes count against a device's limit.
-    pub(crate) fn bytes(self, data: usize, room: usize) -> usize {
+    pub(crate) fn bytes(self, data: usize, free: usize) -> usize {
         match self {
-            Rule::AtMost => data.min(room),
+            Rule::AtMost => data.min(free),
             Rule::Atomic => 0,
             _ => data,
         }

@@ -37,16 +37,16 @@ impl Cut {
             .checked_next_multiple_of(alignment)
             .unwrap_or(usize::MAX);
         // The last element needs no padding behind it.
-        let room = range.end.saturating_sub(first);
-        let count = if room < size {
+        let free = range.end.saturating_sub(first);
+        let count = if free < size {
             0
         } else {
-            (room - size) / stride + 1
+            (free - size) / stride + 1
         };
         if count == 0 || count > MAX_ELEMENTS {
             let max = MAX_ELEMENTS;
             return Err(invalid(format!(
-                "{count} elements of {size} bytes in {room}: it takes 1 to {max}"
+                "{count} elements of {size} bytes in {free}: it takes 1 to {max}"
             )));
         }
         Ok(Cut {

@@ -20,7 +20,7 @@ use crate::sync::UnsafeCell;
 /// Two cells: the trees keep pointers to the first, which no reference to the second may cover.
 pub(in crate::mem) struct RangeNode {
     tree: UnsafeCell<Node>,
-    place: UnsafeCell<Guarded>,
+    guarded: UnsafeCell<Guarded>,
 }
 
 struct Guarded {
@@ -37,7 +37,7 @@ unsafe impl Sync for RangeNode {}
 
 impl RangeNode {
     pub(in crate::mem) fn new() -> RangeNode {
-        let place = Guarded {
+        let node_of_tree = Guarded {
             start: 0,
             end: 0,
             prev: None,
@@ -45,7 +45,7 @@ impl RangeNode {
         };
         RangeNode {
             tree: UnsafeCell::new(Node::new()),
-            place: UnsafeCell::new(place),
+            guarded: UnsafeCell::new(node_of_tree),
         }
     }
 }
@@ -118,7 +118,7 @@ impl Ranges {
     fn with<R>(&mut self, node: NonNull<RangeNode>, f: impl FnOnce(&mut Guarded) -> R) -> R {
         // SAFETY: by the contract of `add` the node is alive until `forget`.
         let node = unsafe { node.as_ref() };
-        node.place.with_mut(|inner| {
+        node.guarded.with_mut(|inner| {
             // SAFETY: `&mut self` is the only way to the content, and `f` nests no second call.
             f(unsafe { &mut *inner })
         })
@@ -274,10 +274,10 @@ impl Ranges {
         }
         word.read()?;
         if first {
-            let place = self.tree_node(node);
+            let node_of_tree = self.tree_node(node);
             // SAFETY: no reader means not in the tree of readers, no writer (the word said) not in
             // the other; the node stays until `forget`, which needs that no Lease is left.
-            unsafe { self.readers.insert(place, start, end) };
+            unsafe { self.readers.insert(node_of_tree, start, end) };
         }
         Ok(())
     }
@@ -301,9 +301,9 @@ impl Ranges {
             return Err(LeaseRefusal::Held);
         }
         word.write()?;
-        let place = self.tree_node(node);
+        let node_of_tree = self.tree_node(node);
         // SAFETY: as in `read`; the word said that there was no Lease.
-        unsafe { self.writers.insert(place, start, end) };
+        unsafe { self.writers.insert(node_of_tree, start, end) };
         Ok(())
     }
 
@@ -319,9 +319,9 @@ impl Ranges {
     ) -> Left {
         let (start, end) = self.span(node);
         if word.readers() == 1 && start < end {
-            let place = self.tree_node(node);
+            let node_of_tree = self.tree_node(node);
             // SAFETY: the first reader put it there, and this is the last one.
-            unsafe { self.readers.remove(place) };
+            unsafe { self.readers.remove(node_of_tree) };
         }
         word.end_read()
     }
@@ -340,9 +340,9 @@ impl Ranges {
         if start == end {
             return word.end_read();
         }
-        let place = self.tree_node(node);
+        let node_of_tree = self.tree_node(node);
         // SAFETY: `write` put it there, and its Lease was held since.
-        unsafe { self.writers.remove(place) };
+        unsafe { self.writers.remove(node_of_tree) };
         word.end_write()
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::device::{AccelCaps, AccelJob, AccelOrder, Caps, Device, RegistrationUse};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{Extent, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Place, Sides};
+use crate::mem::{Extent, Handle, Leased, LeasesOf, MaybeDestination, MaybeSource, Reach, Sides};
 use crate::ops::context::{Context, Kind, contexts};
 use crate::ops::op::{Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
@@ -210,7 +210,7 @@ impl Accel {
         if !context.caps().supports(call.opcode) {
             return Err(JobError::new(Reason::UnknownOpcode, call.opcode.into(), 0));
         }
-        let [reads, writes] = [call.src.place(), call.dst.place()].map(|it| it != Place::None);
+        let [reads, writes] = [call.src.reach(), call.dst.reach()].map(|it| it != Reach::None);
         let limits = |src: Extent, dst: Extent| {
             let bytes = if reads { src.bytes } else { dst.bytes };
             context.check_limits(src, dst, bytes)

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use super::Crc;
 use crate::device::{CrcJob, CrcOptions, CrcOrder, RegistrationUse};
 use crate::error::JobError;
-use crate::mem::{Extent, Handle, Leases, MaybeDestination, Place, Sides, Source};
+use crate::mem::{Extent, Handle, Leases, MaybeDestination, Reach, Sides, Source};
 use crate::ops::op::{Answer, Answers, LeasedJob, Request, sealed::Of};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
@@ -124,7 +124,7 @@ impl<C: AsRef<Crc>, S: Source, D: MaybeDestination, A: Answer> Request for CrcRe
         context.attachment().check_open()?;
         let order = CrcOrder {
             options: self.options,
-            copies: self.dst.place() != Place::None,
+            copies: self.dst.reach() != Reach::None,
         };
         let check = |from: Extent, to| context.check_limits(from, to, from.bytes);
         let holder = context.attachment().holder(RegistrationUse::Dma);

@@ -194,7 +194,7 @@ impl RdmaBuilder<'_> {
                 gid_index: self.gid_index,
                 transport: self.transport,
                 rnr_timeout: self.rnr_timeout,
-                pooled_room: self
+                pooled_len: self
                     .recv_pool
                     .as_ref()
                     .map(|pool| pool.bufs().element_size()),
@@ -293,7 +293,7 @@ impl RdmaBuilder<'_> {
         let Some(pool) = &self.recv_pool else {
             return Ok(());
         };
-        let (have, limit) = (pool.bufs().element_size(), caps.max_pooled_room);
+        let (have, limit) = (pool.bufs().element_size(), caps.max_pooled_len);
         let text = match limit {
             0 => "the device receives from no pool: leave recv_pool() out, and use \
                   Rdma::recv_stream()"

@@ -104,7 +104,7 @@ impl PooledReceives {
 /// Takes the oldest message, if there is one.
 fn take(rdma: &Rdma, buf: Buf) -> Result<Option<Message>, JobError> {
     let holder = rdma.attachment().holder(RegistrationUse::Rdma);
-    let room = RecvBuf::new(mem::receive(&buf, holder)?);
-    let taken = rdma.port().take_message(room)?;
+    let to = RecvBuf::new(mem::receive(&buf, holder)?);
+    let taken = rdma.port().take_message(to)?;
     Ok(taken.map(|received| Message::new(buf, received)))
 }

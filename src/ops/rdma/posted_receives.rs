@@ -104,11 +104,11 @@ impl PostedReceives {
         while self.refused.is_none() && self.posted.len() < self.receives {
             let receives = self.rdma.port().receives();
             // Receives that wait in line for an entry come first, if their tasks are polled.
-            let places = match receives.lets_pass() {
+            let free = match receives.lets_pass() {
                 true => receives.available(),
                 false => 0,
             };
-            let count = places.min(self.receives - self.posted.len());
+            let count = free.min(self.receives - self.posted.len());
             if count == 0 {
                 // This stream needs no Buf now, and leaves the line for other tasks. Without a
                 // posted receive the stream needs its first Buf, and keeps its turn.
@@ -207,7 +207,7 @@ impl PostedReceives {
         }
         self.disconnect_wait.as_mut().stop();
         let mut recv = self.in_line.as_mut().as_pin_mut().expect("set above");
-        let receipt = ready!(recv.as_mut().poll_place(cx));
+        let receipt = ready!(recv.as_mut().poll_receipt(cx));
         let buf = recv.receiver().dst.clone();
         self.in_line.set(None);
         Poll::Ready(receipt.map(|receipt| self.insert(receipt, buf)))

@@ -8,7 +8,7 @@ use std::task::{self, Poll};
 use super::Rdma;
 use crate::device::{RecvOpcode, RegistrationUse};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{self, Buf, Extent, Handle, MaybeDestination, Place, Writing};
+use crate::mem::{self, Buf, Extent, Handle, MaybeDestination, Reach, Writing};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::{Kind, Own, Post};
 use crate::reactor::{
@@ -37,7 +37,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> RecvRequest<C, D> {
         }
         let limit = rdma.recv_chain_len() as usize;
         match pieces {
-            0 if self.dst.place() == Place::None => Ok(()),
+            0 if self.dst.reach() == Reach::None => Ok(()),
             // Any message with data would be too long, and break the connection.
             0 => Err(JobError::of(Reason::NoTailroom)),
             _ if pieces > limit => {
@@ -56,7 +56,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
     }
 
     fn check(&self) -> Result<(), JobError> {
-        self.check_extent(self.dst.room())
+        self.check_extent(self.dst.tail_extent())
     }
 
     #[inline(always)]
@@ -73,15 +73,15 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
         if len == 0 {
             return Ok(());
         }
-        if landed.room.lease().is_some_and(|lease| self.is_for(lease)) {
+        if landed.buf.lease().is_some_and(|lease| self.is_for(lease)) {
             landed.grow();
             return Ok(());
         }
-        let room = self.begin().map_err(|error| match error.reason() {
+        let buf = self.begin().map_err(|error| match error.reason() {
             Reason::NoTailroom => JobError::new(Reason::ReceiveTooSmall, len as u64, 0),
             _ => error,
         })?;
-        landed.hand_over(&room)
+        landed.hand_over(&buf)
     }
 
     fn is_for(&self, lease: &Writing) -> bool {

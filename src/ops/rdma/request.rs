@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use super::Rdma;
 use crate::device::{RdmaJob, RdmaKind, RegistrationUse, Verb};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{Extent, Handle, LeasesOf, Place, RdmaDestination, RdmaSource, Rule, Sides};
+use crate::mem::{Extent, Handle, LeasesOf, RdmaDestination, RdmaSource, Reach, Rule, Sides};
 use crate::ops::op::{Answer, Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
@@ -81,9 +81,9 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
         );
         // The types of the operands usually decide the rule at compile time. Otherwise the verb
         // does.
-        let rule = match (self.src.place(), self.dst.place()) {
-            (Place::Local, Place::Remote) => Rule::Exact,
-            (Place::Remote, Place::Local) => Rule::AtMost,
+        let rule = match (self.src.reach(), self.dst.reach()) {
+            (Reach::Local, Reach::Remote) => Rule::Exact,
+            (Reach::Remote, Reach::Local) => Rule::AtMost,
             _ => Rule::of(self.verb),
         };
         context.attachment().check_open()?;

@@ -112,9 +112,9 @@ impl<S: MaybeSource> SendSink<S> {
 
     fn drop_unsent(&mut self) {
         self.fed.clear();
-        for (_, mut place) in self.waiting.drain(..) {
-            place.as_mut().leave();
-            self.spare.push(place);
+        for (_, mut entry) in self.waiting.drain(..) {
+            entry.as_mut().leave();
+            self.spare.push(entry);
         }
     }
 
@@ -204,16 +204,16 @@ impl<S: MaybeSource> SendSink<S> {
         for src in fed {
             let send = RdmaRequest::new(self.rdma.clone(), Verb::Send(None), src, ());
             let new = || Box::pin(RunWaiter::new(self.rdma.workq()));
-            let place = self.spare.pop().unwrap_or_else(new);
-            self.waiting.push_back((send, place));
+            let entry = self.spare.pop().unwrap_or_else(new);
+            self.waiting.push_back((send, entry));
         }
         // The first waiting message may have its turn. New messages behind it enter the line.
         let mut next = 0;
-        while let Some((send, place)) = self.waiting.get_mut(next) {
-            let stays = next > 0 && place.is_in_line();
+        while let Some((send, entry)) = self.waiting.get_mut(next) {
+            let stays = next > 0 && entry.is_in_line();
             let prepare = || prepare(send);
             if stays
-                || place
+                || entry
                     .as_mut()
                     .poll_launch(cx, at, &run, 0, &prepare)?
                     .is_pending()
@@ -222,7 +222,7 @@ impl<S: MaybeSource> SendSink<S> {
                 continue;
             }
             let sent = self.waiting.remove(next);
-            self.spare.extend(sent.map(|(_, place)| place));
+            self.spare.extend(sent.map(|(_, entry)| entry));
             self.in_flight += 1;
         }
         Ok((jobs, bytes))

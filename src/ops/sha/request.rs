@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Sha;
 use crate::device::{Algorithm, RegistrationUse, ShaJob};
 use crate::error::{JobError, Reason, Result};
-use crate::mem::{Extent, Handle, Leases, MaybeDestination, MaybeSource, Place, Session, Sides};
+use crate::mem::{Extent, Handle, Leases, MaybeDestination, MaybeSource, Reach, Session, Sides};
 use crate::ops::op::{Answers, LeasedJob, Request};
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
@@ -46,9 +46,9 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> ShaRequest<C, S, D> {
         let context = &self.sha.as_ref().0;
         context.check_limits(from, Extent::default(), from.bytes)?;
         let (digest, block) = (self.algorithm.digest_len(), self.algorithm.block_len());
-        let (reason, have, limit) = match self.dst.place() {
-            Place::None if from.bytes.is_multiple_of(block) => return Ok(()),
-            Place::None => (Reason::NotWholeBlocks, from.bytes, block),
+        let (reason, have, limit) = match self.dst.reach() {
+            Reach::None if from.bytes.is_multiple_of(block) => return Ok(()),
+            Reach::None => (Reason::NotWholeBlocks, from.bytes, block),
             _ if dst.bytes < digest => (Reason::NoRoomForDigest, dst.bytes, digest),
             _ if dst.pieces > 1 => (Reason::ListTooLong, dst.pieces, 1),
             _ => return Ok(()),

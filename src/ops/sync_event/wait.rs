@@ -131,7 +131,7 @@ impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
                     return Poll::Ready(result);
                 }
                 get.set(self::get(event));
-                if let Err(error) = nap.go_on(cx) {
+                if let Err(error) = nap.resume(cx) {
                     *finished = true;
                     return Poll::Ready(Err(error));
                 }

@@ -14,28 +14,28 @@ const SHARED: usize = 16;
 
 #[derive(Default)]
 #[repr(align(128))]
-struct Place(AtomicU64);
+struct Shard(AtomicU64);
 
-pub(super) struct Counter(Box<[Place; OWN + SHARED]>);
+pub(super) struct Counter(Box<[Shard; OWN + SHARED]>);
 
 impl Counter {
     pub(super) fn new() -> Counter {
-        Counter(Box::new(std::array::from_fn(|_| Place::default())))
+        Counter(Box::new(std::array::from_fn(|_| Shard::default())))
     }
 
     #[inline]
     pub(super) fn add_one(&self) {
         let number = thread_number();
         if number < OWN {
-            let place = &self.0[number].0;
-            place.store(place.load(Relaxed) + 1, Relaxed);
+            let shard = &self.0[number].0;
+            shard.store(shard.load(Relaxed) + 1, Relaxed);
         } else {
             self.0[OWN + number % SHARED].0.fetch_add(1, Relaxed);
         }
     }
 
     pub(super) fn sum(&self) -> u64 {
-        self.0.iter().map(|place| place.0.load(Relaxed)).sum()
+        self.0.iter().map(|shard| shard.0.load(Relaxed)).sum()
     }
 }
 

@@ -141,7 +141,7 @@ impl Stuck {
 /// A party, such as an engine, that a Hold has stopped, or jobs that take all slots. It is called
 /// to continue afterwards.
 pub(super) trait Held: Send + Sync {
-    fn go_on(&self);
+    fn resume(&self);
 }
 
 /// All parties of a provider that implement `Held`.
@@ -155,10 +155,10 @@ impl HeldList {
         list.push(new);
     }
 
-    fn go_on(&self) {
+    fn resume(&self) {
         let list = lock(&self.0);
         for held in list.iter().filter_map(Weak::upgrade) {
-            held.go_on();
+            held.resume();
         }
     }
 }
@@ -261,7 +261,7 @@ impl Faults {
     pub(super) fn add_stuck(&self, stuck: &Stuck, job: u64) {
         stuck.jobs.fetch_add(job, Ordering::SeqCst);
         if stuck.is_full() {
-            self.0.held.go_on();
+            self.0.held.resume();
         }
     }
 
@@ -328,6 +328,6 @@ impl Drop for Hold {
         self.0.0.holds.fetch_sub(1, Ordering::SeqCst);
         self.0.changed(&entries);
         drop(entries);
-        self.0.held().go_on();
+        self.0.held().resume();
     }
 }

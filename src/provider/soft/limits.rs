@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use super::rdma::MAX_POOLED_ROOM;
+use super::rdma::MAX_POOLED_LEN;
 use crate::device::{Caps, CrcCaps, DmaCaps, RdmaCaps, ShaCaps, SyncEventCaps};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -244,7 +244,7 @@ impl Limits {
         }
         let (message, queue) = (self.max_message_size, self.max_rdma_queue_size);
         let mut rdma = RdmaCaps::new(message, queue, self.max_list_len);
-        rdma.max_pooled_room = MAX_POOLED_ROOM;
+        rdma.max_pooled_len = MAX_POOLED_LEN;
         rdma.event_driven = self.rdma_event_driven;
         caps.rdma = Some(rdma);
         caps.share_rdma = true;
@@ -296,7 +296,7 @@ mod tests {
         sync_event.whole_byte_masks = wait != Some(u64::MAX);
         let mut caps = Caps::for_dma(bytes, bufs, MAX_DEPTH).with_cpu_jobs(bytes, bufs);
         let mut rdma = RdmaCaps::new(message, queue, bufs);
-        rdma.max_pooled_room = MAX_POOLED_ROOM;
+        rdma.max_pooled_len = MAX_POOLED_LEN;
         caps.rdma = Some(rdma);
         caps.share_rdma = true;
         caps.sync_event = Some(sync_event);

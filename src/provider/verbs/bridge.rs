@@ -18,7 +18,7 @@ impl Device {
     /// pairs from their completions. It does not learn that the adapter was removed: in that case,
     /// jobs in flight do not end. The device has no shared receive queues, since a thread of this
     /// crate would add memory to them: its
-    /// [`max_pooled_room`](crate::device::RdmaCaps::max_pooled_room) is 0, and a
+    /// [`max_pooled_len`](crate::device::RdmaCaps::max_pooled_len) is 0, and a
     /// [`RecvPool`](crate::rdma::RecvPool) is refused.
     ///
     /// # Errors

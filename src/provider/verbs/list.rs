@@ -156,7 +156,7 @@ fn is_open(all: &Open, name: &str) -> Option<(Device, u8)> {
 /// Returns the information about a device with this context.
 fn info(context: &Context) -> DevInfo {
     let name = context.name.as_str();
-    let (addr, function) = sysfs::place(adapter_and_port(name).0);
+    let (addr, function) = sysfs::pci_address(adapter_and_port(name).0);
     DevInfo::new("verbs", name, addr, function, context.traits.caps())
 }
 

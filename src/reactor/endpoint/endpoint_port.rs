@@ -67,7 +67,7 @@ impl EndpointPort {
                 }
             })
         };
-        let size = match config.pooled_room {
+        let size = match config.pooled_len {
             Some(_) => 0,
             None => config.recv_queue_size,
         };
@@ -213,24 +213,24 @@ impl EndpointPort {
         &self.receives
     }
 
-    /// Posts receives for the buffers of `rooms`, from the first on, while the table has free
+    /// Posts receives for the buffers of `bufs`, from the first on, while the table has free
     /// entries. Adds their receipts to `receipts`, which must be empty. The other buffers stay in
-    /// `rooms`. If the device refuses a receive, that receive and those behind it are not posted.
+    /// `bufs`. If the device refuses a receive, that receive and those behind it are not posted.
     #[inline]
     pub(in crate::reactor) fn post<const N: usize>(
         &self,
-        rooms: &mut ArrayVec<RecvBuf, N>,
+        bufs: &mut ArrayVec<RecvBuf, N>,
         receipts: &mut ArrayVec<Receipt, N>,
     ) -> Result<(), JobError> {
         let table = &*self.receives;
         let mut receives = ArrayVec::<Receive, N>::new();
         let life = table.life();
-        table.fill(rooms, |receipt, room| {
+        table.fill(bufs, |receipt, buf| {
             receipts.push(receipt);
             receives.push(Receive {
                 token: table.token(receipt),
-                dst: room.segments,
-                room: room.len,
+                dst: buf.segments,
+                len: buf.len,
             });
         });
         if receives.is_empty() {
@@ -283,14 +283,14 @@ impl EndpointPort {
         self.endpoint.send_bytes(pieces)
     }
 
-    /// Moves the oldest message into `room`, if there is a message.
-    pub(crate) fn take_message(&self, room: RecvBuf) -> Result<Option<Received>, JobError> {
-        // SAFETY: `room` has the Lease of the memory until this returns.
-        let taken = unsafe { self.endpoint.take_message(&room.segments, room.len) }?;
+    /// Moves the oldest message into `buf`, if there is a message.
+    pub(crate) fn take_message(&self, buf: RecvBuf) -> Result<Option<Received>, JobError> {
+        // SAFETY: `buf` has the Lease of the memory until this returns.
+        let taken = unsafe { self.endpoint.take_message(&buf.segments, buf.len) }?;
         let received =
             taken.map(|(arrival, len)| Received::new(len, arrival.opcode(), arrival.immediate()));
-        if let (Some(received), Some(lease)) = (&received, &room.lease) {
-            lease.grow(received.landed().min(room.len));
+        if let (Some(received), Some(lease)) = (&received, &buf.lease) {
+            lease.grow(received.landed().min(buf.len));
             self.shared().misses.reset();
         }
         Ok(received)

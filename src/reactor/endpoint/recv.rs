@@ -25,8 +25,8 @@ use super::endpoint_port::EndpointPort;
 use crate::error::{JobError, Reason};
 use crate::mem::{Grow, Writing};
 use crate::reactor::budget;
+use crate::reactor::entry_table::{Ended, Wanted};
 use crate::reactor::mode::Policy;
-use crate::reactor::places::{Ended, Wanted};
 use crate::reactor::spin::Spin;
 use crate::reactor::tables::{
     PostedEntry, PostedRecv, Receipt, Received, RecvBuf, RecvCompletion, RecvTable, Watching,
@@ -133,8 +133,8 @@ impl<R: Receiver> RecvFuture<R> {
             None
         } else {
             // If this destination is too small for the message, the next receive gets the message.
-            let room = receiver.begin();
-            Some(room.inspect_err(|_| abandon(receiver.port(), receipt))?)
+            let buf = receiver.begin();
+            Some(buf.inspect_err(|_| abandon(receiver.port(), receipt))?)
         };
         let receives = Arc::clone(receives);
         let posted = PostedRecv {
@@ -149,7 +149,7 @@ impl<R: Receiver> RecvFuture<R> {
     }
 
     /// Posts the receive, if needed after a wait for an entry, and hands the caller its receipt.
-    pub(crate) fn poll_place(
+    pub(crate) fn poll_receipt(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Receipt, JobError>> {
@@ -253,9 +253,9 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
         if let Some(receipt) = port.receives().adopt() {
             return Ok(Some(receipt));
         }
-        let mut room = ArrayVec::from([receiver.begin()?]);
+        let mut buf = ArrayVec::from([receiver.begin()?]);
         let mut receipt = ArrayVec::<Receipt, 1>::new();
-        port.post(&mut room, &mut receipt)?;
+        port.post(&mut buf, &mut receipt)?;
         // An entry may be available by now: another receive may have become an orphan.
         if !receipt.is_empty() || port.receives().available() == 0 {
             return Ok(receipt.pop());
@@ -381,8 +381,8 @@ fn receive_adopted(
         Ok(received)
     });
     if adopted.is_err() && landed.outcome.is_ok() {
-        let RecvCompletion { room, .. } = landed;
-        give_up(shared, receives, receives.put_back(receipt, room));
+        let RecvCompletion { buf, .. } = landed;
+        give_up(shared, receives, receives.put_back(receipt, buf));
     } else {
         receives.settle(receipt);
     }

@@ -129,12 +129,12 @@ impl<C: HasAttachment> JobFuture<C> {
         }
         let (state, node) = (this.state, this.node.as_ref());
         let prepare = || prepare(this.context);
-        attachment.go_on(state, Some(policy), node, cx, &prepare)
+        attachment.poll_begun(state, Some(policy), node, cx, &prepare)
     }
 
     /// Continues a job that has begun.
     #[inline(never)]
-    pub(crate) fn go_on<J: AsJob>(
+    pub(crate) fn resume<J: AsJob>(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         prepare: impl Fn(&C) -> Result<Prepared<J>, JobError>,
@@ -151,7 +151,7 @@ impl<C: HasAttachment> JobFuture<C> {
                 let prepare = || prepare(this.context);
                 let attachment = this.context.attachment();
                 let (state, node) = (this.state, this.node.as_ref());
-                let outcome = ready!(attachment.go_on(state, None, node, cx, &prepare));
+                let outcome = ready!(attachment.poll_begun(state, None, node, cx, &prepare));
                 match budget {
                     Some(budget) => {
                         budget.made_progress();
@@ -317,7 +317,7 @@ impl Attachment {
     /// Polls a job that is in line or in flight. `begun` is the policy under which the job began,
     /// if it began in this very poll. If the policy has changed since, the new policy is followed
     /// from the next poll on, since this runtime may not be registered.
-    fn go_on<J: AsJob>(
+    fn poll_begun<J: AsJob>(
         &self,
         state: &mut State,
         begun: Option<Policy>,

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use pin_project::pin_project;
 
 use crate::error::JobError;
-use crate::reactor::places::Wanted;
+use crate::reactor::entry_table::Wanted;
 use crate::reactor::spin::Spin;
 use crate::reactor::workq::{Attachment, WorkQ};
 use crate::sync::WaitNode;

@@ -50,7 +50,7 @@ impl Bed {
 /// thread tries to submit a job.
 fn one_tries(refused: fn(&Attachment, LaunchError<'_>)) {
     on_a_workq(1, move |_| {
-        let bed = Bed::with(2, |queue| (queue.room, queue.timed) = (1, false));
+        let bed = Bed::with(2, |queue| (queue.capacity, queue.timed) = (1, false));
         // The first operation is not polled again until all threads have ended.
         let first = polled_once(&bed.attachment);
         bed.run_beside(first, [bed.spawn_op(), bed.spawn_try(refused)]);
@@ -76,7 +76,7 @@ fn mutant_that_pauses_the_line_and_goes_away_is_found() {
 #[test]
 fn a_shutdown_ends_though_a_job_was_refused_meanwhile() {
     on_a_workq(1, |_| {
-        let bed = Bed::with(2, |queue| (queue.room, queue.timed) = (1, false));
+        let bed = Bed::with(2, |queue| (queue.capacity, queue.timed) = (1, false));
         let first = polled_once(&bed.attachment);
         let workq = bed.workq.clone();
         let shutdown = spawn(move || {

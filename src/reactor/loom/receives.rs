@@ -12,8 +12,8 @@ use super::super::spin::Spin;
 use super::{Bed, on_a_workq};
 use crate::device::{Arrival, Completion, Segments};
 use crate::reactor::endpoint::Posted;
+use crate::reactor::entry_table::{Ended, Ends, EntryTable, Wanted};
 use crate::reactor::gate::GateLeft;
-use crate::reactor::places::{Ended, Ends, Places, Wanted};
 use crate::reactor::slots::{Leftovers, Notify};
 use crate::reactor::tables::{Numbered, Receipt, RecvBuf, RecvTable};
 use crate::reactor::waiting::Waited;
@@ -23,7 +23,7 @@ use crate::sync::{WaitNode, wake};
 
 const LEN: usize = 7;
 
-fn room() -> RecvBuf {
+fn buf() -> RecvBuf {
     RecvBuf {
         lease: None,
         segments: Segments::none(),
@@ -42,7 +42,7 @@ fn numbered() -> Numbered {
 /// Fills an entry, if one is free.
 fn fill(receives: &RecvTable) -> Option<Receipt> {
     let mut filled = None;
-    receives.fill(&mut ArrayVec::from([room()]), |receipt, _| {
+    receives.fill(&mut ArrayVec::from([buf()]), |receipt, _| {
         filled = Some(receipt)
     });
     filled
@@ -186,7 +186,7 @@ fn a_reset_and_a_completion_free_an_orphan_once() {
 
 /// Waits in line for the only entry, and adopts its receive. If `looks`, checks once more after
 /// joining the line.
-fn await_place(receives: &RecvTable, looks: bool) -> Receipt {
+fn await_entry(receives: &RecvTable, looks: bool) -> Receipt {
     let task = Task::new();
     let node = pin!(WaitNode::new());
     let node = node.as_ref();
@@ -216,7 +216,7 @@ fn who_waits_for_a_place_adopts(looks: bool) {
                 tell(&receives, ended)
             })
         };
-        let adopted = await_place(&receives, looks);
+        let adopted = await_entry(&receives, looks);
         assert!(dropped.join().unwrap());
         assert!(!land(&receives, adopted));
         assert_eq!(await_message(&receives, adopted), LEN);

@@ -4,7 +4,7 @@
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use crate::reactor::places::Wanted;
+use crate::reactor::entry_table::Wanted;
 use crate::reactor::tables::StreamSlots;
 use crate::sync::WaitNode;
 use crate::sync::loom::{Task, check, mutant, spawn};

@@ -26,11 +26,11 @@ pub(in crate::reactor) struct Finished {
     cells: Box<[AtomicU64]>,
 }
 
-/// Returns the stamp of the entry at position `place` of the endless sequence. It lies above the
+/// Returns the stamp of the entry at position `position` of the endless sequence. It lies above the
 /// slot's number in the cell, and differs from the stamps of other rounds and from that of an empty
 /// cell.
-fn stamp(place: u64) -> u64 {
-    place.wrapping_add(1) << INDEX_BITS
+fn stamp(position: u64) -> u64 {
+    position.wrapping_add(1) << INDEX_BITS
 }
 
 impl Finished {
@@ -42,8 +42,8 @@ impl Finished {
         }
     }
 
-    fn cell(&self, place: u64) -> &AtomicU64 {
-        &self.cells[(place % self.cells.len() as u64) as usize]
+    fn cell(&self, position: u64) -> &AtomicU64 {
+        &self.cells[(position % self.cells.len() as u64) as usize]
     }
 
     /// Pushes a slot that is done. The caller must not touch the slot afterwards: the Release here
@@ -52,24 +52,24 @@ impl Finished {
         // AcqRel, paired with earlier claims: the write of this cell for the last round came before
         // a slot of that round was freed, and so before the present push. With Relaxed the two
         // writes would have no order.
-        let place = self.tail.0.fetch_add(1, Ordering::AcqRel);
-        let word = stamp(place) | u64::from(slot);
+        let position = self.tail.0.fetch_add(1, Ordering::AcqRel);
+        let word = stamp(position) | u64::from(slot);
         // SeqCst: either this thread sees afterwards that a thread has armed, or that thread sees
         // this entry.
-        self.cell(place).store(word, Ordering::SeqCst);
+        self.cell(position).store(word, Ordering::SeqCst);
         seq_cst_order();
     }
 
     /// Pops the oldest entry, and returns its slot, which then belongs to the caller.
     pub(in crate::reactor) fn pop(&self) -> Option<u32> {
         loop {
-            let (place, slot) = self.first()?;
-            let next = place.wrapping_add(1);
+            let (position, slot) = self.first()?;
+            let next = position.wrapping_add(1);
             let head = &self.head.0;
             // If the exchange fails, another thread has popped the entry. A cell is not written
             // again before its entry was popped.
             if head
-                .compare_exchange(place, next, Ordering::SeqCst, Ordering::Relaxed)
+                .compare_exchange(position, next, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok()
             {
                 return Some(slot);
@@ -84,19 +84,19 @@ impl Finished {
     }
 
     fn first(&self) -> Option<(u64, u32)> {
-        let mut place = self.head.0.load(Ordering::SeqCst);
+        let mut position = self.head.0.load(Ordering::SeqCst);
         loop {
-            let word = self.cell(place).load(Ordering::SeqCst);
-            if word & !INDEX == stamp(place) {
-                return Some((place, (word & INDEX) as u32));
+            let word = self.cell(position).load(Ordering::SeqCst);
+            if word & !INDEX == stamp(position) {
+                return Some((position, (word & INDEX) as u32));
             }
             // The cell was either written for a later round, since another thread popped this
             // entry, or is not written yet.
             let now = self.head.0.load(Ordering::SeqCst);
-            if now == place {
+            if now == position {
                 return None;
             }
-            place = now;
+            position = now;
         }
     }
 }

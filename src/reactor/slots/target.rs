@@ -9,8 +9,8 @@ use arrayvec::ArrayVec;
 use crate::device::Token;
 use crate::error::JobError;
 use crate::mem::{Last, Writing};
+use crate::reactor::entry_table::EntryTable;
 use crate::reactor::gate::Deferred;
-use crate::reactor::places::Places;
 
 /// The outcome of a job.
 pub(crate) type Outcome = Result<u64, JobError>;
@@ -60,7 +60,7 @@ pub(in crate::reactor) enum Notify {
     /// The caller's own loop, if the loop has armed.
     Caller,
     /// The waiters in line for an entry of this table.
-    Line(Deferred<Arc<dyn Places>>),
+    Line(Deferred<Arc<dyn EntryTable>>),
     /// Nothing: the completion names no job, receive or wait, and is logged.
     Nobody(Token),
 }

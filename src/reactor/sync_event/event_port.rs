@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use crate::device::{EventCounter, EventPort, EventWait, Submit};
 use crate::error::{JobError, Result};
-use crate::reactor::places::Wanted;
+use crate::reactor::entry_table::Wanted;
 use crate::reactor::slots::Outcome;
 use crate::reactor::tables::{Ticket, WaitTable};
 use crate::reactor::workq::Attachment;

@@ -30,8 +30,8 @@ use super::event_port::EventPortHandle;
 use crate::device::EventWait;
 use crate::error::{JobError, Reason};
 use crate::reactor::budget;
+use crate::reactor::entry_table::Wanted;
 use crate::reactor::mode::{LOOKS, Policy};
-use crate::reactor::places::Wanted;
 use crate::reactor::slots::Outcome;
 use crate::reactor::spin::Spin;
 use crate::reactor::tables::{PostedEntry, PostedWait, Ticket, WaitTable};
@@ -163,7 +163,7 @@ impl<W: Waiter> EventWaitFuture<W> {
             }
         }
         let (node, nap) = (this.node.as_ref(), this.nap);
-        let polled = go_on(this.waiter, this.state, node, nap, begun_under, cx);
+        let polled = poll_waiter(this.waiter, this.state, node, nap, begun_under, cx);
         let outcome = ready!(polled);
         match budget {
             Some(budget) => {
@@ -238,7 +238,7 @@ fn ready_to_wait(waiter: &impl Waiter) -> Result<Policy, JobError> {
     Ok(waiter.attachment().shared.policy())
 }
 
-fn go_on(
+fn poll_waiter(
     waiter: &impl Waiter,
     state: &mut State,
     node: Pin<&WaitNode>,
@@ -375,7 +375,7 @@ fn poll_queued(
     if nap.is_none() {
         nap.set(Some(Backoff::new(waiter.attachment().workq())));
     }
-    match nap.as_pin_mut().map(|nap| nap.go_on(cx)) {
+    match nap.as_pin_mut().map(|nap| nap.resume(cx)) {
         Some(Err(error)) => leave(Err(error)),
         _ => Poll::Pending,
     }

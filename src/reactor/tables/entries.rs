@@ -19,12 +19,12 @@ use crate::sync::{Mutex, lock};
 
 /// The entries that the caller's own loop polls.
 pub(in crate::reactor) struct Entries<E> {
-    places: Mutex<Places<E>>,
+    slots: Mutex<Slots<E>>,
     ready: Arc<Ready>,
 }
 
-struct Places<E> {
-    places: Vec<EntrySlot<E>>,
+struct Slots<E> {
+    slots: Vec<EntrySlot<E>>,
     free: Vec<u32>,
 }
 
@@ -75,8 +75,8 @@ impl Wake for EntryWaker {
 impl<E> Entries<E> {
     pub(in crate::reactor) fn new() -> Entries<E> {
         Entries {
-            places: Mutex::new(Places {
-                places: Vec::new(),
+            slots: Mutex::new(Slots {
+                slots: Vec::new(),
                 free: Vec::new(),
             }),
             ready: Arc::default(),
@@ -91,26 +91,26 @@ impl<E> Entries<E> {
     /// Adds an entry, which the next `poll` polls. `driven` is the WorkQ whose loop polls it;
     /// `user_data` is handed out with the entry's result.
     pub(in crate::reactor) fn add<T: Driven>(&self, driven: &Arc<T>, user_data: u64, entry: E) {
-        let mut places = lock(&self.places);
-        let index = places.free.pop().unwrap_or_else(|| {
-            let index = places.places.len() as u32;
+        let mut slots = lock(&self.slots);
+        let index = slots.free.pop().unwrap_or_else(|| {
+            let index = slots.slots.len() as u32;
             let bell = Arc::new(EntryWaker {
                 index,
                 queued: AtomicBool::new(false),
                 ready: Arc::clone(&self.ready),
                 driven: Arc::<T>::downgrade(driven),
             });
-            places.places.push(EntrySlot {
+            slots.slots.push(EntrySlot {
                 user_data,
                 state: State::Free,
                 bell,
             });
             index
         });
-        let place = &mut places.places[index as usize];
-        (place.user_data, place.state) = (user_data, State::Waiting(entry));
-        let bell = Arc::clone(&place.bell);
-        drop(places);
+        let slot = &mut slots.slots[index as usize];
+        (slot.user_data, slot.state) = (user_data, State::Waiting(entry));
+        let bell = Arc::clone(&slot.bell);
+        drop(slots);
         bell.wake();
     }
 
@@ -131,14 +131,14 @@ impl<E> Entries<E> {
             };
             // If the poll panics, in a provider or in a drop of the application, the entry is
             // freed.
-            let place = Polled(self, index);
+            let slot = Polled(self, index);
             match poll(&mut entry, &mut Context::from_waker(&waker)) {
                 Poll::Pending => {
-                    std::mem::forget(place);
+                    std::mem::forget(slot);
                     self.put_back(index, entry);
                 }
                 Poll::Ready(end) => {
-                    std::mem::forget(place);
+                    std::mem::forget(slot);
                     let user_data = self.end(index);
                     drop(entry);
                     handed += 1;
@@ -155,42 +155,42 @@ impl<E> Entries<E> {
 
     /// Takes the entry out of the table to poll it.
     fn take(&self, index: u32) -> Option<(E, Waker)> {
-        let mut places = lock(&self.places);
-        let place = &mut places.places[index as usize];
+        let mut slots = lock(&self.slots);
+        let slot = &mut slots.slots[index as usize];
         // From here on a wake-up queues the entry again. This is a swap and not a store: the poll
         // must see what a thread did before its wake-up was merged into an earlier one.
-        place.bell.queued.swap(false, Ordering::SeqCst);
-        match std::mem::replace(&mut place.state, State::Polled) {
-            State::Waiting(entry) => Some((entry, Waker::from(Arc::clone(&place.bell)))),
+        slot.bell.queued.swap(false, Ordering::SeqCst);
+        match std::mem::replace(&mut slot.state, State::Polled) {
+            State::Waiting(entry) => Some((entry, Waker::from(Arc::clone(&slot.bell)))),
             State::Polled | State::PolledAgain => {
-                place.state = State::PolledAgain;
+                slot.state = State::PolledAgain;
                 None
             }
             // The waker was called for an entry that has completed.
             State::Free => {
-                place.state = State::Free;
+                slot.state = State::Free;
                 None
             }
         }
     }
 
     fn put_back(&self, index: u32, entry: E) {
-        let mut places = lock(&self.places);
-        let place = &mut places.places[index as usize];
-        let again = matches!(place.state, State::PolledAgain);
-        place.state = State::Waiting(entry);
-        let bell = again.then(|| Arc::clone(&place.bell));
-        drop(places);
+        let mut slots = lock(&self.slots);
+        let slot = &mut slots.slots[index as usize];
+        let again = matches!(slot.state, State::PolledAgain);
+        slot.state = State::Waiting(entry);
+        let bell = again.then(|| Arc::clone(&slot.bell));
+        drop(slots);
         bell.into_iter().for_each(EntryWaker::wake);
     }
 
     /// Frees the entry. Returns its `user_data`.
     fn end(&self, index: u32) -> u64 {
-        let mut places = lock(&self.places);
-        let place = &mut places.places[index as usize];
-        place.state = State::Free;
-        let user_data = place.user_data;
-        places.free.push(index);
+        let mut slots = lock(&self.slots);
+        let slot = &mut slots.slots[index as usize];
+        slot.state = State::Free;
+        let user_data = slot.user_data;
+        slots.free.push(index);
         user_data
     }
 }

@@ -19,32 +19,32 @@ struct OrphanEntry {
     /// The number of receives that were posted before this one.
     posted: u64,
     /// The entry's index in the table.
-    place: u32,
+    index: u32,
 }
 
 impl Orphans {
-    pub(in crate::reactor) fn new(places: u32) -> Orphans {
+    pub(in crate::reactor) fn new(len: u32) -> Orphans {
         Orphans {
-            heap: Vec::with_capacity(places as usize),
-            at: (0..places).map(|_| NOWHERE).collect(),
+            heap: Vec::with_capacity(len as usize),
+            at: (0..len).map(|_| NOWHERE).collect(),
         }
     }
 
     /// Returns the index of the orphan that was posted first.
     pub(super) fn oldest(&self) -> Option<u32> {
-        self.heap.first().map(|oldest| oldest.place)
+        self.heap.first().map(|oldest| oldest.index)
     }
 
     /// Adds an entry, which must not be in the heap.
-    pub(super) fn insert(&mut self, place: u32, posted: u64) {
-        debug_assert_eq!(self.at[place as usize], NOWHERE);
-        self.heap.push(OrphanEntry { posted, place });
+    pub(super) fn insert(&mut self, index: u32, posted: u64) {
+        debug_assert_eq!(self.at[index as usize], NOWHERE);
+        self.heap.push(OrphanEntry { posted, index });
         self.rise(self.heap.len() - 1);
     }
 
     /// Removes an entry from the heap, if it is there.
-    pub(super) fn remove(&mut self, place: u32) {
-        let at = std::mem::replace(&mut self.at[place as usize], NOWHERE) as usize;
+    pub(super) fn remove(&mut self, index: u32) {
+        let at = std::mem::replace(&mut self.at[index as usize], NOWHERE) as usize;
         if at >= self.heap.len() {
             return;
         }
@@ -63,7 +63,7 @@ impl Orphans {
             at = (at - 1) / 2;
         }
         self.heap[at] = entry;
-        self.at[entry.place as usize] = at as u32;
+        self.at[entry.index as usize] = at as u32;
         at
     }
 
@@ -80,13 +80,13 @@ impl Orphans {
             at = older;
         }
         self.heap[at] = entry;
-        self.at[entry.place as usize] = at as u32;
+        self.at[entry.index as usize] = at as u32;
     }
 
     /// Copies the element at position `from` to position `to`.
     fn put(&mut self, from: usize, to: usize) {
         self.heap[to] = self.heap[from];
-        self.at[self.heap[to].place as usize] = to as u32;
+        self.at[self.heap[to].index as usize] = to as u32;
     }
 }
 
@@ -105,16 +105,16 @@ mod tests {
         fn the_oldest_is_that_of_a_sorted_map(steps in proptest::collection::vec((0..3_u8, 0..PLACES, 0..1000_u64), 1..400)) {
             let mut orphans = Orphans::new(PLACES);
             let mut model = BTreeMap::new();
-            for (step, place, posted) in steps {
-                let known = model.iter().find(|(_, known)| **known == place).map(|(posted, _)| *posted);
+            for (step, index, posted) in steps {
+                let known = model.iter().find(|(_, known)| **known == index).map(|(posted, _)| *posted);
                 match (step, known) {
                     // No two receives have the same number.
                     (0, None) if !model.contains_key(&posted) => {
-                        orphans.insert(place, posted);
-                        model.insert(posted, place);
+                        orphans.insert(index, posted);
+                        model.insert(posted, index);
                     }
                     (1, _) => {
-                        orphans.remove(place);
+                        orphans.remove(index);
                         known.map(|posted| model.remove(&posted));
                     }
                     (2, _) => if let Some((_, oldest)) = model.pop_first() {

@@ -91,7 +91,7 @@ impl RecvBuf {
 /// The outcome of a receive, and its memory.
 pub(crate) struct RecvCompletion {
     pub(crate) outcome: Result<Received, JobError>,
-    pub(crate) room: RecvBuf,
+    pub(crate) buf: RecvBuf,
 }
 
 impl RecvCompletion {
@@ -102,7 +102,7 @@ impl RecvCompletion {
 
     /// Appends the message, which lies in the receive's memory already, to the data of that memory.
     pub(crate) fn grow(&self) {
-        if let Some(lease) = &self.room.lease {
+        if let Some(lease) = &self.buf.lease {
             lease.grow(self.len());
         }
     }
@@ -114,13 +114,13 @@ impl RecvCompletion {
             return Ok(());
         }
         if len > to.len {
-            let (len, room) = (len as u64, to.len as u64);
-            return Err(JobError::new(Reason::ReceiveTooSmall, len, room));
+            let (len, capacity) = (len as u64, to.len as u64);
+            return Err(JobError::new(Reason::ReceiveTooSmall, len, capacity));
         }
-        assert!(len <= self.room.len);
+        assert!(len <= self.buf.len);
         // SAFETY: each RecvBuf has the write Lease of its memory (`RecvBuf::new`), which has `len`
         // bytes.
-        unsafe { hand_over(&self.room.segments, &to.segments, len) };
+        unsafe { hand_over(&self.buf.segments, &to.segments, len) };
         if let Some(lease) = &to.lease {
             lease.grow(len);
         }
@@ -137,17 +137,17 @@ pub(super) fn nowhere() -> RecvBuf {
     }
 }
 
-/// Checks a completion that a device has reported for a receive of `room` bytes. Returns the
+/// Checks a completion that a device has reported for a receive of `capacity` bytes. Returns the
 /// description of the message.
 pub(in crate::reactor) fn received(
     completion: &Completion,
-    room: usize,
+    capacity: usize,
 ) -> Result<Received, JobError> {
     let nonsense = JobError::device(ErrorKind::Unexpected, 0);
     let len = usize::try_from(completion.result?).map_err(|_| nonsense)?;
     let arrival = completion.received.ok_or(nonsense)?;
     let opcode = arrival.opcode();
-    if opcode != RecvOpcode::WriteImm && len > room {
+    if opcode != RecvOpcode::WriteImm && len > capacity {
         return Err(nonsense);
     }
     Ok(Received {

@@ -31,8 +31,8 @@ use super::registry::Numbered;
 use crate::device::{Completion, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::mem::Writing;
-use crate::reactor::places;
-use crate::reactor::places::{Ended, Ends, Wanted};
+use crate::reactor::entry_table::EntryTable;
+use crate::reactor::entry_table::{Ended, Ends, Wanted};
 use crate::reactor::slots::keeps_memory;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{BriefMutex, Order, Waiters, discard, lock, wake};
@@ -72,7 +72,7 @@ struct RecvSlot {
     owned: bool,
     /// The operation that has the receive has adopted it: the memory is the dropped operation's.
     adopted: bool,
-    room: RecvBuf,
+    buf: RecvBuf,
     outcome: Result<Received, JobError>,
     waker: Option<Waker>,
 }
@@ -83,8 +83,8 @@ impl RecvSlot {
     }
 }
 
-struct Places {
-    places: Box<[RecvSlot]>,
+struct Slots {
+    slots: Box<[RecvSlot]>,
     free: Vec<u32>,
     orphans: Orphans,
     /// The number of receives ever posted. The lower half is the next one's generation.
@@ -113,7 +113,7 @@ pub(crate) struct RecvTable {
     pub(crate) line: Waiters,
     /// The order in which all waiters of `line` take their entries.
     pub(in crate::reactor) order: Arc<Order>,
-    table: BriefMutex<Places>,
+    table: BriefMutex<Slots>,
 }
 
 impl RecvTable {
@@ -123,18 +123,18 @@ impl RecvTable {
             posted,
             asleep,
         } = numbered;
-        let place = |_| RecvSlot {
+        let slot = |_| RecvSlot {
             phase: Phase::Free,
             posted: 0,
             life: lives::OVER,
             owned: false,
             adopted: false,
-            room: nowhere(),
+            buf: nowhere(),
             outcome: Err(JobError::device(ErrorKind::Empty, 0)),
             waker: None,
         };
-        let table = Places {
-            places: (0..size).map(place).collect(),
+        let table = Slots {
+            slots: (0..size).map(slot).collect(),
             free: (0..size).rev().collect(),
             orphans: Orphans::new(size),
             posted,
@@ -189,11 +189,11 @@ impl RecvTable {
         let mut table = lock(&self.table);
         let index = table.orphans.oldest()?;
         self.unorphan(&mut table, index);
-        let place = &mut table.places[index as usize];
-        (place.owned, place.adopted) = (true, true);
+        let slot = &mut table.slots[index as usize];
+        (slot.owned, slot.adopted) = (true, true);
         Some(Receipt {
             index,
-            generation: place.generation(),
+            generation: slot.generation(),
             adopted: true,
         })
     }
@@ -206,46 +206,46 @@ impl RecvTable {
         is_for: impl FnOnce(&Writing) -> bool,
     ) -> bool {
         let table = lock(&self.table);
-        let lease = table.places[receipt.index as usize].room.lease();
+        let lease = table.slots[receipt.index as usize].buf.lease();
         lease.is_some_and(is_for)
     }
 
-    /// Moves receive buffers from the front of `rooms` into free entries, until either runs out.
+    /// Moves receive buffers from the front of `bufs` into free entries, until either runs out.
     /// Calls `each` for each under the lock. The device may see the receives from here on.
     #[inline]
     pub(in crate::reactor) fn fill<const N: usize>(
         &self,
-        rooms: &mut ArrayVec<RecvBuf, N>,
+        bufs: &mut ArrayVec<RecvBuf, N>,
         mut each: impl FnMut(Receipt, &RecvBuf),
     ) {
         let mut guard = lock(&self.table);
         let table = &mut *guard;
-        let count = rooms.len().min(table.free.len());
+        let count = bufs.len().min(table.free.len());
         if count == 0 {
             return;
         }
         // A store suffices: the number is written under the lock, and no thread waits for its fall.
         self.free.store(table.free.len() - count, Ordering::Release);
         // Popped from the back: most often there is one, and a drain costs more than posting it.
-        rooms.reverse();
-        let taken = std::iter::from_fn(|| rooms.pop().zip(table.free.pop()));
-        for (room, index) in taken.take(count) {
+        bufs.reverse();
+        let taken = std::iter::from_fn(|| bufs.pop().zip(table.free.pop()));
+        for (buf, index) in taken.take(count) {
             self.completed[index as usize].store(false, Ordering::Relaxed);
-            let place = &mut table.places[index as usize];
-            debug_assert_eq!(place.phase, Phase::Free);
-            (place.phase, place.owned) = (Phase::Posted, true);
-            (place.posted, place.life) = (table.posted, self.life());
+            let slot = &mut table.slots[index as usize];
+            debug_assert_eq!(slot.phase, Phase::Free);
+            (slot.phase, slot.owned) = (Phase::Posted, true);
+            (slot.posted, slot.life) = (table.posted, self.life());
             table.posted += 1;
             // The receive buffer of a free entry is empty, and dropping it would cost a call.
-            std::mem::forget(std::mem::replace(&mut place.room, room));
+            std::mem::forget(std::mem::replace(&mut slot.buf, buf));
             let receipt = Receipt {
                 index,
-                generation: place.generation(),
+                generation: slot.generation(),
                 adopted: false,
             };
-            each(receipt, &place.room);
+            each(receipt, &slot.buf);
         }
-        rooms.reverse();
+        bufs.reverse();
     }
 
     /// Frees the entry of a receive that the device has refused. Returns its memory.
@@ -255,14 +255,14 @@ impl RecvTable {
     }
 
     /// Frees an entry, and returns its memory. The caller notifies the next waiter in line.
-    fn free(&self, table: &mut Places, index: u32) -> RecvBuf {
-        let place = &mut table.places[index as usize];
-        debug_assert!(place.waker.is_none());
-        (place.phase, place.owned, place.adopted) = (Phase::Free, false, false);
-        let room = std::mem::replace(&mut place.room, nowhere());
+    fn free(&self, table: &mut Slots, index: u32) -> RecvBuf {
+        let slot = &mut table.slots[index as usize];
+        debug_assert!(slot.waker.is_none());
+        (slot.phase, slot.owned, slot.adopted) = (Phase::Free, false, false);
+        let buf = std::mem::replace(&mut slot.buf, nowhere());
         table.free.push(index);
         self.free.fetch_add(1, Ordering::SeqCst);
-        room
+        buf
     }
 
     /// Frees the entry of a receive that has completed. Returns the outcome and the Lease on the
@@ -274,10 +274,10 @@ impl RecvTable {
     ) -> (Result<Received, JobError>, Option<Writing>) {
         let mut guard = lock(&self.table);
         let table = &mut *guard;
-        let place = &mut table.places[receipt.index as usize];
-        debug_assert!(place.phase == Phase::Done && place.owned && place.waker.is_none());
-        (place.phase, place.owned) = (Phase::Free, false);
-        let ended = (place.outcome, place.room.lease.take());
+        let slot = &mut table.slots[receipt.index as usize];
+        debug_assert!(slot.phase == Phase::Done && slot.owned && slot.waker.is_none());
+        (slot.phase, slot.owned) = (Phase::Free, false);
+        let ended = (slot.outcome, slot.buf.lease.take());
         table.free.push(receipt.index);
         self.free.fetch_add(1, Ordering::SeqCst);
         ended
@@ -287,11 +287,11 @@ impl RecvTable {
     /// caller owns the memory until it calls `settle` or `put_back`.
     pub(in crate::reactor) fn take_adopted(&self, receipt: Receipt) -> RecvCompletion {
         let mut table = lock(&self.table);
-        let place = &mut table.places[receipt.index as usize];
-        debug_assert!(place.phase == Phase::Done && place.adopted);
+        let slot = &mut table.slots[receipt.index as usize];
+        debug_assert!(slot.phase == Phase::Done && slot.adopted);
         RecvCompletion {
-            outcome: place.outcome,
-            room: std::mem::replace(&mut place.room, nowhere()),
+            outcome: slot.outcome,
+            buf: std::mem::replace(&mut slot.buf, nowhere()),
         }
     }
 
@@ -302,9 +302,9 @@ impl RecvTable {
 
     /// Puts back the memory of an adopted receive whose message could not be copied, so that the
     /// message stays for the next operation.
-    pub(in crate::reactor) fn put_back(&self, receipt: Receipt, room: RecvBuf) -> Ended {
+    pub(in crate::reactor) fn put_back(&self, receipt: Receipt, buf: RecvBuf) -> Ended {
         let mut table = lock(&self.table);
-        table.places[receipt.index as usize].room = room;
+        table.slots[receipt.index as usize].buf = buf;
         self.leave(&mut table, receipt.index)
     }
 
@@ -312,13 +312,13 @@ impl RecvTable {
     pub(in crate::reactor) fn register(&self, receipt: Receipt, waker: &Waker) {
         let waker = waker.clone();
         let mut table = lock(&self.table);
-        let place = &mut table.places[receipt.index as usize];
-        let old = if place.phase == Phase::Done {
+        let slot = &mut table.slots[receipt.index as usize];
+        let old = if slot.phase == Phase::Done {
             Some(waker)
         } else {
-            place.waker.replace(waker)
+            slot.waker.replace(waker)
         };
-        if place.phase != Phase::Done && old.is_none() {
+        if slot.phase != Phase::Done && old.is_none() {
             self.asleep.fetch_add(1, Ordering::SeqCst);
         }
         drop(table);
@@ -333,13 +333,13 @@ impl RecvTable {
 
     /// Takes a receive from its operation. The receive becomes an orphan. If it has failed, or has
     /// a message of an earlier life, its entry is freed instead.
-    fn leave(&self, table: &mut Places, index: u32) -> Ended {
+    fn leave(&self, table: &mut Slots, index: u32) -> Ended {
         let life = self.life();
-        let place = &mut table.places[index as usize];
-        (place.owned, place.adopted) = (false, false);
-        let (waker, posted) = (self.wakened(place), place.posted);
-        let completed = place.phase == Phase::Done;
-        if completed && (place.outcome.is_err() || place.life != life) {
+        let slot = &mut table.slots[index as usize];
+        (slot.owned, slot.adopted) = (false, false);
+        let (waker, posted) = (self.wakened(slot), slot.posted);
+        let completed = slot.phase == Phase::Done;
+        if completed && (slot.outcome.is_err() || slot.life != life) {
             return Ended {
                 waker,
                 lease: self.free(table, index).lease,
@@ -357,8 +357,8 @@ impl RecvTable {
     }
 
     /// Takes the waker of an entry, whose operation then no longer counts as asleep.
-    fn wakened(&self, place: &mut RecvSlot) -> Option<Waker> {
-        let waker = place.waker.take();
+    fn wakened(&self, slot: &mut RecvSlot) -> Option<Waker> {
+        let waker = slot.waker.take();
         if waker.is_some() {
             self.asleep.fetch_sub(1, Ordering::SeqCst);
         }
@@ -367,24 +367,24 @@ impl RecvTable {
 
     /// Stores the outcome of one receive, for the reaper. Returns the work that follows, or `None`
     /// if the completion names no receive.
-    fn complete_one(&self, table: &mut Places, completion: &Completion) -> Option<Ended> {
+    fn complete_one(&self, table: &mut Slots, completion: &Completion) -> Option<Ended> {
         let (index, generation) = (completion.token.index(), completion.token.generation());
         let (life, resetting) = (self.life(), table.resetting > 0);
-        let place = table.places.get_mut(index as usize)?;
-        if place.phase != Phase::Posted || place.generation() != generation {
+        let slot = table.slots.get_mut(index as usize)?;
+        if slot.phase != Phase::Posted || slot.generation() != generation {
             return None;
         }
-        place.phase = Phase::Done;
+        slot.phase = Phase::Done;
         if resetting {
-            place.life = lives::OVER;
+            slot.life = lives::OVER;
         }
-        place.outcome = received(completion, place.room.len);
-        let failed = place.outcome.is_err();
-        if place.outcome.is_err_and(|error| keeps_memory(&error)) {
+        slot.outcome = received(completion, slot.buf.len);
+        let failed = slot.outcome.is_err();
+        if slot.outcome.is_err_and(|error| keeps_memory(&error)) {
             // The device may write to the memory at any time.
-            std::mem::forget(place.room.lease.take());
+            std::mem::forget(slot.buf.lease.take());
         }
-        if !place.owned && (failed || place.life != life) {
+        if !slot.owned && (failed || slot.life != life) {
             self.unorphan(table, index);
             return Some(Ended {
                 waker: None,
@@ -392,12 +392,8 @@ impl RecvTable {
                 freed: true,
             });
         }
-        let waker = self.wakened(place);
-        let lease = if failed {
-            place.room.lease.take()
-        } else {
-            None
-        };
+        let waker = self.wakened(slot);
+        let lease = if failed { slot.buf.lease.take() } else { None };
         self.completed[index as usize].store(true, Ordering::Release);
         Some(Ended {
             waker,
@@ -407,7 +403,7 @@ impl RecvTable {
     }
 
     /// Removes an entry from the orphans.
-    fn unorphan(&self, table: &mut Places, index: u32) {
+    fn unorphan(&self, table: &mut Slots, index: u32) {
         table.orphans.remove(index);
         self.orphans.fetch_sub(1, Ordering::SeqCst);
     }
@@ -424,7 +420,7 @@ impl Wanted for RecvTable {
     }
 }
 
-impl places::Places for RecvTable {
+impl EntryTable for RecvTable {
     fn number(&self) -> u32 {
         self.number
     }
@@ -442,7 +438,7 @@ impl places::Places for RecvTable {
 
     fn wake_all(&self) {
         for index in 0..self.size() {
-            let waker = self.wakened(&mut lock(&self.table).places[index]);
+            let waker = self.wakened(&mut lock(&self.table).slots[index]);
             waker.into_iter().for_each(wake);
         }
         self.line.wake_all();

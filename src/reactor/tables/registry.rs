@@ -7,8 +7,8 @@ use arrayvec::ArrayVec;
 
 use crate::device::Completion;
 use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::entry_table::{Ends, EntryTable};
 use crate::reactor::gate::Deferred;
-use crate::reactor::places::{Ends, Places};
 use crate::reactor::slots::{BATCH, Leftovers, Notify};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{BriefMutex, lock};
@@ -56,7 +56,7 @@ impl Drop for Watching {
 /// The registry's entry for one table number: the table that has the number, if one does.
 #[derive(Default)]
 struct TableEntry {
-    of: Option<(Arc<dyn Places>, Option<Changed>)>,
+    of: Option<(Arc<dyn EntryTable>, Option<Changed>)>,
     /// The number of receives or waits that earlier tables with this number have posted.
     posted: u64,
 }
@@ -91,7 +91,7 @@ impl Registry {
 
     /// Adds a table for an Rdma or for a sync event. An Rdma passes `changed`, which is called each
     /// time its state may have changed.
-    pub(in crate::reactor) fn add<T: Places + 'static>(
+    pub(in crate::reactor) fn add<T: EntryTable + 'static>(
         &self,
         changed: Option<Changed>,
         make: impl FnOnce(Numbered) -> T,
@@ -118,16 +118,16 @@ impl Registry {
     }
 
     /// Returns true if the context of a table still exists.
-    pub(in crate::reactor) fn has(&self, table: &impl Places) -> bool {
+    pub(in crate::reactor) fn has(&self, table: &impl EntryTable) -> bool {
         let index = table.number() as usize - 1;
         let of = &lock(&self.entries)[index].of;
         let is_it =
-            |(other, _): &(Arc<dyn Places>, _)| std::ptr::addr_eq(Arc::as_ptr(other), table);
+            |(other, _): &(Arc<dyn EntryTable>, _)| std::ptr::addr_eq(Arc::as_ptr(other), table);
         of.as_ref().is_some_and(is_it)
     }
 
     /// Removes the table of a context that is being dropped.
-    pub(in crate::reactor) fn forget(&self, table: &impl Places) {
+    pub(in crate::reactor) fn forget(&self, table: &impl EntryTable) {
         let index = table.number() as usize - 1;
         let mut entries = lock(&self.entries);
         entries[index].posted = table.posted();
@@ -184,7 +184,7 @@ impl Registry {
     }
 
     /// Calls `f` for every table, without holding a lock.
-    pub(in crate::reactor) fn each(&self, f: impl Fn(&dyn Places, Option<&Changed>)) {
+    pub(in crate::reactor) fn each(&self, f: impl Fn(&dyn EntryTable, Option<&Changed>)) {
         for index in 0.. {
             let entries = lock(&self.entries);
             let Some(entry) = entries.get(index) else {

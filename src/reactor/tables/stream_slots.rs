@@ -2,7 +2,7 @@
 //! slots, so that other jobs find slots even if the peers of all streams receive nothing. Streams
 //! share this half in the order in which they come.
 
-use crate::reactor::places::Wanted;
+use crate::reactor::entry_table::Wanted;
 use crate::sync::Waiters;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 

@@ -16,7 +16,7 @@ use std::task::Waker;
 
 use super::registry::Numbered;
 use crate::device::{Completion, Token};
-use crate::reactor::places::{Ended, Ends, Places, Wanted};
+use crate::reactor::entry_table::{Ended, Ends, EntryTable, Wanted};
 use crate::reactor::slots::Outcome;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waiters, discard, lock, wake};
@@ -42,7 +42,7 @@ struct WaitSlot {
 }
 
 struct Table {
-    places: Box<[WaitSlot]>,
+    slots: Box<[WaitSlot]>,
     free: Vec<u32>,
     /// The number of waits that were ever begun. The lower half is the generation of the next wait.
     posted: u64,
@@ -68,7 +68,7 @@ impl WaitTable {
             posted,
             asleep,
         } = numbered;
-        let place = |_| WaitSlot {
+        let slot = |_| WaitSlot {
             phase: Phase::Free,
             generation: 0,
             waker: None,
@@ -80,7 +80,7 @@ impl WaitTable {
             free: AtomicUsize::new(size as usize),
             line: Waiters::new(),
             table: Mutex::new(Table {
-                places: (0..size).map(place).collect(),
+                slots: (0..size).map(slot).collect(),
                 free: (0..size).rev().collect(),
                 posted,
             }),
@@ -104,9 +104,9 @@ impl WaitTable {
         let generation = table.posted as u32;
         table.posted += 1;
         self.completed[index as usize].store(false, Ordering::Relaxed);
-        let place = &mut table.places[index as usize];
-        debug_assert_eq!(place.phase, Phase::Free);
-        (place.phase, place.generation) = (Phase::Waiting, generation);
+        let slot = &mut table.slots[index as usize];
+        debug_assert_eq!(slot.phase, Phase::Free);
+        (slot.phase, slot.generation) = (Phase::Waiting, generation);
         Some(Ticket { index, generation })
     }
 
@@ -118,7 +118,7 @@ impl WaitTable {
             return None;
         }
         let mut table = lock(&self.table);
-        let Phase::Done(outcome) = table.places[ticket.index as usize].phase else {
+        let Phase::Done(outcome) = table.slots[ticket.index as usize].phase else {
             return None;
         };
         self.free(&mut table, ticket.index);
@@ -130,10 +130,10 @@ impl WaitTable {
     pub(in crate::reactor) fn register(&self, ticket: Ticket, waker: &Waker) {
         let waker = waker.clone();
         let mut table = lock(&self.table);
-        let place = &mut table.places[ticket.index as usize];
-        let old = match place.phase {
+        let slot = &mut table.slots[ticket.index as usize];
+        let old = match slot.phase {
             Phase::Waiting => {
-                let old = place.waker.replace(waker);
+                let old = slot.waker.replace(waker);
                 if old.is_none() {
                     self.asleep.fetch_add(1, Ordering::SeqCst);
                 }
@@ -149,21 +149,21 @@ impl WaitTable {
     /// line.
     pub(in crate::reactor) fn leave(&self, ticket: Ticket) {
         let mut table = lock(&self.table);
-        let waker = self.wakened(&mut table.places[ticket.index as usize]);
+        let waker = self.wakened(&mut table.slots[ticket.index as usize]);
         self.free(&mut table, ticket.index);
         drop(table);
         discard(waker);
     }
 
     fn free(&self, table: &mut Table, index: u32) {
-        table.places[index as usize].phase = Phase::Free;
+        table.slots[index as usize].phase = Phase::Free;
         table.free.push(index);
         self.free.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Takes the waker of an entry, whose operation then no longer counts as asleep.
-    fn wakened(&self, place: &mut WaitSlot) -> Option<Waker> {
-        let waker = place.waker.take();
+    fn wakened(&self, slot: &mut WaitSlot) -> Option<Waker> {
+        let waker = slot.waker.take();
         if waker.is_some() {
             self.asleep.fetch_sub(1, Ordering::SeqCst);
         }
@@ -181,7 +181,7 @@ impl Wanted for WaitTable {
     }
 }
 
-impl Places for WaitTable {
+impl EntryTable for WaitTable {
     fn number(&self) -> u32 {
         self.number
     }
@@ -194,12 +194,12 @@ impl Places for WaitTable {
         let mut table = lock(&self.table);
         let mut complete = |completion: &Completion| {
             let (index, generation) = (completion.token.index(), completion.token.generation());
-            let place = table.places.get_mut(index as usize)?;
-            if place.phase != Phase::Waiting || place.generation != generation {
+            let slot = table.slots.get_mut(index as usize)?;
+            if slot.phase != Phase::Waiting || slot.generation != generation {
                 return None;
             }
-            place.phase = Phase::Done(completion.result);
-            let waker = self.wakened(place);
+            slot.phase = Phase::Done(completion.result);
+            let waker = self.wakened(slot);
             self.completed[index as usize].store(true, Ordering::Release);
             Some(Ended {
                 waker,
@@ -213,7 +213,7 @@ impl Places for WaitTable {
 
     fn wake_all(&self) {
         for index in 0..self.size() {
-            let waker = self.wakened(&mut lock(&self.table).places[index]);
+            let waker = self.wakened(&mut lock(&self.table).slots[index]);
             waker.into_iter().for_each(wake);
         }
         self.line.wake_all();

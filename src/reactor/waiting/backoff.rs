@@ -67,7 +67,7 @@ impl Backoff {
     /// # Errors
     ///
     /// As for [`Backoff::poll`].
-    pub(crate) fn go_on(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Result<(), JobError> {
+    pub(crate) fn resume(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Result<(), JobError> {
         if self.as_mut().poll(cx)?.is_pending() {
             return Ok(());
         }

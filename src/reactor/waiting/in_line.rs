@@ -20,8 +20,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::error::JobError;
+use crate::reactor::entry_table::Wanted;
 use crate::reactor::mode::{MISSES, Policy};
-use crate::reactor::places::Wanted;
 use crate::reactor::spin::Spin;
 use crate::reactor::workq::{Attachment, LaunchError};
 use crate::sync::atomic::{Ordering, fence};

@@ -5,9 +5,9 @@
 use super::shared::Shared;
 use crate::device::{Completion, Token};
 use crate::error::{JobError, Reason};
+use crate::reactor::entry_table::{EntryTable, Wanted};
 use crate::reactor::events::Driven;
 use crate::reactor::gate::GateLeft;
-use crate::reactor::places::{Places, Wanted};
 use crate::reactor::slots::{Leftovers, Notify, Target};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Waiters, discard, log, wake};
@@ -40,17 +40,17 @@ impl Shared {
     #[inline(never)]
     fn notify_those_in(&self, wanted: &(impl Wanted + ?Sized), overtake: bool) {
         let line = wanted.line();
-        let room = wanted.available();
+        let available = wanted.available();
         let mut left = 0;
         line.notify_and_wake(|who| {
             let before = if overtake { 0 } else { who.notified };
-            let now = room.saturating_sub(before).min(who.waiting);
+            let now = available.saturating_sub(before).min(who.waiting);
             left = who.waiting - now;
             now
         });
         // A posted run waits by event in every mode.
         let heard = !self.mode.load().is_busy() || self.own_loop.entries().is_some();
-        let stuck = room > 0 && left > 0 && heard;
+        let stuck = available > 0 && left > 0 && heard;
         if stuck && !self.signalled.swap(true, Ordering::SeqCst) {
             self.events.ring();
         }
@@ -82,7 +82,7 @@ impl Shared {
     fn overtake(&self) {
         self.notify_line(self, true);
         self.notify_line(&self.stream_slots, true);
-        let overtake = |places: &dyn Places, _: Option<&_>| self.notify_line(places, true);
+        let overtake = |table: &dyn EntryTable, _: Option<&_>| self.notify_line(table, true);
         self.core.registry.each(overtake);
     }
 
@@ -173,11 +173,11 @@ pub(super) fn notify(shared: &Shared, whom: Notify, outside: &GateLeft) {
         }
         Notify::Waker(waker) => wake(waker.open(outside)),
         Notify::Caller => shared.fire(),
-        Notify::Line(places) => {
-            let places = places.open(outside);
-            shared.notify_line(&*places, false);
+        Notify::Line(table) => {
+            let table = table.open(outside);
+            shared.notify_line(&*table, false);
             // Dropping the last reference to the table may drop memory of the application.
-            discard(places);
+            discard(table);
         }
         Notify::Nobody(token) => log_ignored(token),
     }

@@ -90,7 +90,7 @@ impl Shared {
             0 => turn.reap(0),
             _ => turn.begin(reaped),
         };
-        turn.go_on(from);
+        turn.reap_more(from);
         // All that the turn held was notified and dropped.
         forget(turn);
     }
@@ -234,7 +234,7 @@ impl<'a> Turn<'a> {
     /// Notifies the operations of the batch that was reaped, and reaps further batches, at most
     /// `BATCHES` in all. `from` is the number of the queue to begin with.
     #[inline(always)]
-    fn go_on(&mut self, mut from: usize) {
+    fn reap_more(&mut self, mut from: usize) {
         for _ in 1..BATCHES {
             if !self.leave_and_notify() {
                 return;

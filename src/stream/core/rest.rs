@@ -105,7 +105,7 @@ impl Core {
         };
         let begun = begun.clone();
         let sent = match self.check() {
-            Ok(()) => ready!(self.poll_room(cx, |core, cx| {
+            Ok(()) => ready!(self.poll_capacity(cx, |core, cx| {
                 core.poll_frame_of(Kind::Data, cx, |head| {
                     begun.copy_in(0, &head)?;
                     Ok(begun.clone())

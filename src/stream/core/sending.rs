@@ -47,7 +47,7 @@ impl Core {
             return Poll::Ready(Ok(Some(0)));
         }
         let sent = match self.poll_begun(cx) {
-            Poll::Ready(Ok(())) => self.poll_room(cx, |core, cx| core.poll_slices(slices, cx)),
+            Poll::Ready(Ok(())) => self.poll_capacity(cx, |core, cx| core.poll_slices(slices, cx)),
             other => other,
         };
         match sent {
@@ -84,7 +84,7 @@ impl Core {
         // Another handle may have changed the Buf since the caller checked it. That can break only
         // this stream.
         let (from, len) = (buf.headroom().saturating_sub(HEAD), buf.data_len());
-        let sent = self.poll_room(cx, |core, cx| {
+        let sent = self.poll_capacity(cx, |core, cx| {
             let sent = core.poll_frame_of(Kind::Data, cx, |head| {
                 buf.set_data(from, HEAD + len)?;
                 buf.copy_in(0, &head)?;
@@ -103,7 +103,7 @@ impl Core {
 
     /// Waits for a credit and for capacity in the window. Then calls `poll`, which sends a frame,
     /// until it is ready.
-    pub(super) fn poll_room(
+    pub(super) fn poll_capacity(
         &mut self,
         cx: &mut Context<'_>,
         mut poll: impl FnMut(&mut Core, &mut Context<'_>) -> Poll<Result<(), JobError>>,
@@ -162,8 +162,8 @@ impl Core {
         let longest = HEAD + self.flow.payload();
         ready!(self.poll_filled(Kind::Data, cx, |data| {
             for slice in slices {
-                let room = longest - data.len();
-                data.put_slice(&slice[..slice.len().min(room)]);
+                let capacity = longest - data.len();
+                data.put_slice(&slice[..slice.len().min(capacity)]);
             }
         }))?;
         self.data_end = self.sends.accepted();
@@ -202,10 +202,10 @@ impl Core {
         let mut flow = self.flow;
         let head = flow.head(Kind::Data, self.recv.lent());
         let mut pieces = ArrayVec::<&[u8], PIECES>::from_iter([&head[..]]);
-        let mut room = self.flow.payload();
+        let mut capacity = self.flow.payload();
         for slice in slices.iter().filter(|slice| !slice.is_empty()) {
-            let piece = &slice[..slice.len().min(room)];
-            room -= piece.len();
+            let piece = &slice[..slice.len().min(capacity)];
+            capacity -= piece.len();
             if !piece.is_empty() && pieces.try_push(piece).is_err() {
                 return Ok(false);
             }

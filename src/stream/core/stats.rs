@@ -57,14 +57,14 @@ pub struct StreamStats {
     /// The number of frames that had to wait for anything else: for memory, for a slot of the
     /// WorkQ, or for one of [`send_window`](crate::stream::StreamOptions::send_window) frames in
     /// flight to complete. Frames that still wait are counted.
-    pub room_waits: u64,
+    pub resource_waits: u64,
 }
 
 /// What the next frame waits for, or has waited for most recently.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
     Credits,
-    Room,
+    Resource,
 }
 
 impl Core {
@@ -96,7 +96,7 @@ impl Core {
     #[cold]
     pub(super) fn count_wait(&mut self) {
         let (wait, counter) = match self.flow.may_send() {
-            true => (Wait::Room, &mut self.counted.room_waits),
+            true => (Wait::Resource, &mut self.counted.resource_waits),
             false => (Wait::Credits, &mut self.counted.credit_waits),
         };
         if self.waits.replace(wait) != Some(wait) {

@@ -13,7 +13,7 @@ use crate::device::Path;
 use crate::error::{Error, ErrorKind, Result};
 use crate::stream::drain::Guest;
 use crate::stream::exchange::{Listening, Over};
-use crate::stream::side::{Exchange, Net, Place, Side, fell_back};
+use crate::stream::side::{Exchange, Net, Pools, Side, fell_back};
 use crate::stream::stream::{Link, RdmaStream, StreamTransport};
 use crate::stream::wire::{Message, Offer, Wrong};
 
@@ -110,8 +110,8 @@ impl Meeting {
                         break (link, side.wakers);
                     }
                 },
-                Prepared::Tcp(place, why) => {
-                    let link = self.fall_back(place, &hello, data).await?;
+                Prepared::Tcp(pools, why) => {
+                    let link = self.fall_back(pools, &hello, data).await?;
                     fell_back(&self.exchange.socket.peer(), why.or(failure));
                     break (link, Arc::default());
                 }
@@ -131,7 +131,7 @@ impl Meeting {
         if theirs.is_tcp() {
             let text = "the peer has no RDMA, and this side demands it (StreamOptions::or_tcp)";
             return match may {
-                true => Ok(Prepared::Tcp(before.map(Side::into_place), None)),
+                true => Ok(Prepared::Tcp(before.map(Side::into_pools), None)),
                 false => Err(net.without_tcp(GRANT, exchange.error(ErrorKind::NotSupported, text))),
             };
         }
@@ -140,23 +140,23 @@ impl Meeting {
             false => Ok(()),
         };
         if let Err(error) = checked {
-            return Ok(Prepared::Tcp(before.map(Side::into_place), Some(error)));
+            return Ok(Prepared::Tcp(before.map(Side::into_pools), Some(error)));
         }
         let side = match before.take() {
             Some(before) => net.side_again(exchange, before).await,
             None => net.side(GRANT, Some(exchange)).await,
         };
-        let (error, place) = match side {
+        let (error, pools) = match side {
             Ok(mut side) => match listen(&mut side, theirs).await {
                 Ok(blob) => return Ok(Prepared::Rdma(side, blob)),
-                Err(error) => (error, Some(side.into_place())),
+                Err(error) => (error, Some(side.into_pools())),
             },
             Err(error) => (error, None),
         };
         if !may || !net.is_of_rdma(&error) {
             return Err(net.without_tcp(GRANT, error));
         }
-        Ok(Prepared::Tcp(place, Some(error)))
+        Ok(Prepared::Tcp(pools, Some(error)))
     }
 
     /// Sends the welcome, and waits until the peer has connected. If the peer sends another hello
@@ -193,10 +193,10 @@ impl Meeting {
 
     /// Sends the welcome for a stream over the connection of the exchange, and waits until the peer
     /// says that it is ready.
-    async fn fall_back(&mut self, place: Option<Place>, hello: &[u8], data: &[u8]) -> Result<Link> {
-        let place = match place {
-            Some(place) => place,
-            None => self.net.tcp_place(GRANT).await?,
+    async fn fall_back(&mut self, pools: Option<Pools>, hello: &[u8], data: &[u8]) -> Result<Link> {
+        let pools = match pools {
+            Some(pools) => pools,
+            None => self.net.tcp_pools(GRANT).await?,
         };
         self.welcome(&[], 0, data).await?;
         let answer = self.exchange.read_message().await.map_err(gave_up)?;
@@ -205,7 +205,7 @@ impl Meeting {
         self.check_done()?;
         let frame = hello_of(hello).frame as usize;
         let frame = self.net.options.frame_size.min(frame);
-        let link = Link::over_tcp(&mut self.exchange, place, frame);
+        let link = Link::over_tcp(&mut self.exchange, pools, frame);
         self.net.guests.count(|stats| stats.fell_back += 1);
         Ok(link)
     }
@@ -232,7 +232,7 @@ enum Prepared {
     Rdma(Side, Vec<u8>),
     /// The connection of the exchange, with the memory of the attempt before, and the error if this
     /// side has no RDMA.
-    Tcp(Option<Place>, Option<Error>),
+    Tcp(Option<Pools>, Option<Error>),
 }
 
 /// Accepts the connector as the peer, and returns the blob with which the peer connects. The blob

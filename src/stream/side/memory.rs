@@ -67,7 +67,7 @@ struct Part {
 }
 
 /// The memory of one stream.
-pub(in crate::stream) struct Place {
+pub(in crate::stream) struct Pools {
     pub(in crate::stream) receives: BufPool,
     pub(super) sends: BufPool,
     /// Two small Bufs: one for frames of credits, and one for the frame that ends the stream.
@@ -86,17 +86,17 @@ impl Memory {
 
     /// Takes the memory of a stream, registered with the device if `rdma` is set. If all parts are
     /// in use, the result may be memory that an ended stream has not given back completely.
-    pub(super) async fn take(&self, op: &'static str, rdma: bool) -> Result<Place> {
+    pub(super) async fn take(&self, op: &'static str, rdma: bool) -> Result<Pools> {
         let (_, receives, _) = self.options.bufs_of_a_stream();
-        if let Some(place) = take_whole(&lock(&*self.parts), receives, rdma) {
-            return Ok(place);
+        if let Some(pools) = take_whole(&lock(&*self.parts), receives, rdma) {
+            return Ok(pools);
         }
         let growing = Growing::begin(&self.growing).await;
         {
             let parts = lock(&*self.parts);
             // The task that added a part before this one may have left memory for more streams.
-            if let Some(place) = take_whole(&parts, receives, rdma) {
-                return Ok(place);
+            if let Some(pools) = take_whole(&parts, receives, rdma) {
+                return Ok(pools);
             }
             if streams(&parts) == self.options.connections {
                 return take_any(&parts, rdma).ok_or_else(|| self.full(op));
@@ -116,7 +116,7 @@ impl Memory {
 
     /// Adds a part, and takes the memory of a stream from it. The part is added even if the future
     /// is dropped meanwhile.
-    async fn grow(&self, op: &'static str, rdma: bool, growing: Growing) -> Result<Place> {
+    async fn grow(&self, op: &'static str, rdma: bool, growing: Growing) -> Result<Pools> {
         let (options, device) = (self.options, self.device.clone());
         let parts = Arc::clone(&self.parts);
         let mut call = Blocking::new();
@@ -138,10 +138,10 @@ impl Memory {
                 Err(error) if !rdma && device.is_some() && is_of_rdma(&error) => new(None),
                 part => part,
             }?;
-            let place = part.take();
+            let pools = part.take();
             lock(&*parts).push(part);
             drop(growing);
-            Ok(place.expect("it is new"))
+            Ok(pools.expect("it is new"))
         })?;
         let grown = poll_fn(|cx| call.poll(op, cx)).await;
         grown.map_err(|error| match error.kind() {
@@ -183,21 +183,21 @@ fn streams(parts: &[Part]) -> usize {
 }
 
 /// Takes the memory of a stream from a part that has `receives` free Bufs to receive.
-fn take_whole(parts: &[Part], receives: usize, rdma: bool) -> Option<Place> {
+fn take_whole(parts: &[Part], receives: usize, rdma: bool) -> Option<Pools> {
     parts
         .iter()
         .filter(|part| part.registered >= rdma)
         .find_map(|part| {
             // `take` comes first, since it is cheap if the part has no memory left, and counting
             // free Bufs visits each of them.
-            let place = part.take()?;
+            let pools = part.take()?;
             let whole = receives == 0 || part.receives.stats().free >= receives;
-            whole.then_some(place)
+            whole.then_some(pools)
         })
 }
 
 /// Takes the memory of a stream from the part that has the most free Bufs to receive.
-fn take_any(parts: &[Part], rdma: bool) -> Option<Place> {
+fn take_any(parts: &[Part], rdma: bool) -> Option<Pools> {
     let mut all: Vec<_> = parts
         .iter()
         .filter(|part| part.registered >= rdma)
@@ -234,12 +234,12 @@ impl Part {
         })
     }
 
-    fn take(&self) -> Option<Place> {
+    fn take(&self) -> Option<Pools> {
         let control = [self.control.try_alloc(), self.control.try_alloc()];
         let [Ok(credits), Ok(end)] = control else {
             return None;
         };
-        Some(Place {
+        Some(Pools {
             receives: self.receives.clone(),
             sends: self.sends.clone(),
             control: [credits, end],

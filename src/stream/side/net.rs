@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tracing::{info, warn};
 
-use super::memory::{Memory, Place};
+use super::memory::{Memory, Pools};
 use super::{Exchange, Side, not_met};
 use crate::channel::Peer;
 use crate::device::{Device, Mtu};
@@ -141,7 +141,7 @@ impl Net {
     }
 
     /// Takes memory for a stream over TCP.
-    pub(in crate::stream) async fn tcp_place(&self, op: &'static str) -> Result<Place> {
+    pub(in crate::stream) async fn tcp_pools(&self, op: &'static str) -> Result<Pools> {
         self.memory.take(op, false).await
     }
 
@@ -153,9 +153,9 @@ impl Net {
         exchange: Option<&Exchange>,
     ) -> Result<Side> {
         check_connects(op, &self.device)?;
-        let place = self.memory.take(op, true).await?;
+        let pools = self.memory.take(op, true).await?;
         let local = exchange.and_then(Exchange::local_ip);
-        let side = self.side_of(op, local, place, LARGEST)?;
+        let side = self.side_of(op, local, pools, LARGEST)?;
         match side.core.has_receives() {
             true => Ok(side),
             false => Err(self.memory.full(op)),
@@ -170,7 +170,7 @@ impl Net {
         before: Side,
     ) -> Result<Side> {
         let local = exchange.local_ip();
-        let mut side = self.side_of(exchange.op, local, before.into_place(), SURE)?;
+        let mut side = self.side_of(exchange.op, local, before.into_pools(), SURE)?;
         poll_fn(|cx| side.core.poll_receives(cx)).await;
         Ok(side)
     }
@@ -179,7 +179,7 @@ impl Net {
         &self,
         op: &'static str,
         local: Option<IpAddr>,
-        place: Place,
+        pools: Pools,
         mtu: Mtu,
     ) -> Result<Side> {
         let mut send_window = self.options.send_window;
@@ -189,23 +189,23 @@ impl Net {
         let mut rdma = self.options.rdma(&self.device, local, mtu);
         if self.options.recv_bufs.is_some() {
             let credits = (self.options.window() + RESERVED) as u32;
-            rdma = rdma.recv_pool(&RecvPool::new(&place.receives).credits(credits));
+            rdma = rdma.recv_pool(&RecvPool::new(&pools.receives).credits(credits));
         }
         let rdma = rdma
             .attach(&self.workq)
             .map_err(|error| error.with_call(op))?;
         let wakers = Arc::default();
         let parts = Parts {
-            receives: &place.receives,
-            sends: &place.sends,
-            control: place.control,
+            receives: &pools.receives,
+            sends: &pools.sends,
+            control: pools.control,
             recv_window: self.options.window(),
             send_window,
         };
         Ok(Side {
             core: Box::new(Core::new(rdma, parts, &wakers)),
             wakers,
-            pools: (place.receives, place.sends),
+            pools: (pools.receives, pools.sends),
         })
     }
 }
@@ -253,7 +253,7 @@ pub(in crate::stream) fn fell_back(peer: &Peer, why: Option<Error>) {
 /// Refuses a device whose endpoints cannot share buffers of this size.
 fn check_shared(op: &'static str, frame: usize, device: &Device) -> Result<()> {
     let caps = device.info().caps().rdma.as_ref();
-    match caps.map_or(0, |caps| caps.max_pooled_room) {
+    match caps.map_or(0, |caps| caps.max_pooled_len) {
         most if most < frame => {
             let text = format!(
                 "the device shares buffers of at most {most} bytes between connections, and a \

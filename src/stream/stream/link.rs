@@ -11,7 +11,7 @@ use super::tcp::TcpCore;
 use crate::error::JobError;
 use crate::mem::Buf;
 use crate::stream::core::{Core, StreamRdma, StreamStats};
-use crate::stream::side::{Exchange, Place};
+use crate::stream::side::{Exchange, Pools};
 use crate::stream::wakers::Wakers;
 
 /// The transport of a stream's bytes.
@@ -80,10 +80,10 @@ impl Link {
 
     /// Returns a stream that continues over the connection of an exchange that has ended, with the
     /// frame length that both sides take.
-    pub(in crate::stream) fn over_tcp(exchange: &mut Exchange, place: Place, frame: usize) -> Link {
+    pub(in crate::stream) fn over_tcp(exchange: &mut Exchange, pools: Pools, frame: usize) -> Link {
         let (socket, runtime) = (Arc::clone(&exchange.socket), exchange.runtime.clone());
         let inbox = exchange.take_inbox();
-        Link::Tcp(Box::new(TcpCore::new(socket, runtime, inbox, place, frame)))
+        Link::Tcp(Box::new(TcpCore::new(socket, runtime, inbox, pools, frame)))
     }
 
     pub(super) fn transport(&self) -> StreamTransport {

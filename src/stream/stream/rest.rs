@@ -197,9 +197,9 @@ impl RdmaLink {
         });
     }
 
-    fn continue_on(&self, place: usize, runtime: &Handle) -> JoinHandle<()> {
+    fn continue_on(&self, which: usize, runtime: &Handle) -> JoinHandle<()> {
         runtime.spawn(GoesOn {
-            task: self.shared.wakers.next_task(place),
+            task: self.shared.wakers.next_task(which),
             shared: Arc::clone(&self.shared),
         })
     }

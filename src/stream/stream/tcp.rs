@@ -22,7 +22,7 @@ use crate::mem::{Buf, BufWait};
 use crate::reactor::budget;
 use crate::stream::core::StreamStats;
 use crate::stream::flow::HEAD;
-use crate::stream::side::Place;
+use crate::stream::side::Pools;
 
 /// The length of the length field before a frame, in bytes.
 const LENGTH: usize = 4;
@@ -84,7 +84,7 @@ pub(in crate::stream) struct TcpCore {
     frame: usize,
     bufs: Pin<Box<BufWait>>,
     /// Counts the stream among the `connections`.
-    _place: Place,
+    _pools: Pools,
     counted: StreamStats,
     /// True while the next frame waits, so that the wait is counted once.
     waits: bool,
@@ -97,7 +97,7 @@ impl TcpCore {
         socket: Arc<Socket>,
         runtime: Handle,
         mut inbox: Inbox,
-        place: Place,
+        pools: Pools,
         frame: usize,
     ) -> TcpCore {
         socket.keep_alive();
@@ -115,8 +115,8 @@ impl TcpCore {
             incomplete: false,
             closed: false,
             frame,
-            bufs: Box::pin(BufWait::new(&place.receives)),
-            _place: place,
+            bufs: Box::pin(BufWait::new(&pools.receives)),
+            _pools: pools,
             counted: StreamStats::default(),
             waits: false,
         }
@@ -142,7 +142,7 @@ impl TcpCore {
                 Err(_) => return Poll::Ready(Err(JobError::of(Reason::PeerNonsense))),
             }
             let readable = ready!(self.socket.poll_readable(cx));
-            match readable.and_then(|()| self.socket.try_read(&mut self.inbox.room())) {
+            match readable.and_then(|()| self.socket.try_read(&mut self.inbox.free())) {
                 // The peer may still read what this side sends.
                 Ok(0) => return Poll::Ready(Err(JobError::of(Reason::PeerClosed))),
                 Ok(_) => {}
@@ -234,7 +234,7 @@ impl TcpCore {
         ready!(budget::proceed(cx));
         let sent = self.poll_send(&DATA, len, slices, cx);
         if sent.is_pending() && !std::mem::replace(&mut self.waits, true) {
-            self.counted.room_waits += 1;
+            self.counted.resource_waits += 1;
         }
         ready!(sent)?;
         budget::spent(len);
@@ -269,8 +269,8 @@ impl TcpCore {
             frame.put_u32((HEAD + len) as u32);
             frame.put_slice(head);
             for slice in slices {
-                let room = LENGTH + HEAD + len - frame.len();
-                frame.put_slice(&slice[..slice.len().min(room)]);
+                let capacity = LENGTH + HEAD + len - frame.len();
+                frame.put_slice(&slice[..slice.len().min(capacity)]);
             }
             match self.socket.try_write(&frame) {
                 Ok(written) if written == frame.len() => return Poll::Ready(Ok(())),

@@ -497,7 +497,7 @@ fn a_message_longer_than_the_elements_fails_at_the_sender() {
 fn pools_that_no_device_takes_are_refused() {
     let device = device();
     let workq = WorkQ::builder().build().unwrap();
-    let most = device.info().caps().rdma.as_ref().unwrap().max_pooled_room;
+    let most = device.info().caps().rdma.as_ref().unwrap().max_pooled_len;
     let mmap = Mmap::builder().device(&device).alloc(2 * most).unwrap();
     let large = BufPool::builder(&mmap)
         .element_size(most + 1)

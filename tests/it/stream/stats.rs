@@ -115,7 +115,7 @@ fn a_wait_for_a_slot_is_counted_once() {
             for _ in 0..3 {
                 assert!(here.write(b"hello").now_or_never().is_none());
             }
-            let waits = |stats: StreamStats| (stats.credit_waits, stats.room_waits);
+            let waits = |stats: StreamStats| (stats.credit_waits, stats.resource_waits);
             assert_eq!(waits(here.stats()), (0, 1));
             held.release().await;
             in_time("the write", here.write_all(b"hello"))

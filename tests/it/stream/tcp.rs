@@ -162,7 +162,7 @@ fn what_a_write_has_accepted_goes_on_though_nobody_polls_again() {
     run(async {
         let (_net, mut here, mut there) = tcp_pair(StreamOptions::new()).await;
         let len = fill(&mut here).await;
-        assert!(here.stats().room_waits > 0 && here.stats().bytes_sent == len as u64);
+        assert!(here.stats().resource_waits > 0 && here.stats().bytes_sent == len as u64);
         let mut came = vec![0; len];
         in_time("all of it", there.read_exact(&mut came))
             .await
@@ -425,8 +425,8 @@ fn with_time() -> Runtime {
     runtime.worker_threads(1).enable_all().build().unwrap()
 }
 
-/// The shutdown is polled on the stream's own runtime or on another one, which has no timers or has
-/// ended.
+/// The shutdown is first polled on another runtime than the stream's own, with timers or without,
+/// which then ends. In one case the stream's own runtime ends as well.
 #[test]
 fn a_shutdown_that_waits_outlives_the_runtime_that_polled_it() {
     for (own_goes, has_time) in [(true, true), (false, true), (false, false)] {

@@ -236,7 +236,7 @@ fn capabilities_that_are_not_kept_are_found() {
     }
 }
 
-/// The suite also detects the sins under a `WorkQ`, where a waiting task sleeps.
+/// The suite also detects the sins under a `WorkQ`, where a waiting task sleeps or polls.
 #[test]
 fn sins_are_found_under_a_workq_too() {
     for sin in [RdmaSin::LosesAReceive, RdmaSin::NeverRings] {

@@ -80,8 +80,8 @@ fn a_peer_that_scribbles_ends_its_own_connection_at_most() {
     assert!(causes.contains(&Reason::PeerNonsense), "{causes:?}");
 }
 
-/// Messages that are longer than they can be, or whose bytes never come, and receives whose size
-/// changes.
+/// Messages of impossible lengths or of an unknown kind, or whose bytes never come, a stream that
+/// runs backwards, a receive that nobody posted, and counts of bytes that were never put.
 #[test]
 fn a_peer_that_says_what_cannot_be_is_nonsense() {
     type Play = fn(&Hold);

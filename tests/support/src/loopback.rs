@@ -549,7 +549,7 @@ unsafe impl Endpoint for LoopEndpoint {
             }
             let posted = end.recvs.len() + receives.len();
             assert!(posted <= end.config.recv_queue_size as usize);
-            let receives_of = |receive: &Receive| (receive.token, receive.dst, receive.room);
+            let receives_of = |receive: &Receive| (receive.token, receive.dst, receive.len);
             end.recvs.extend(receives.iter().map(receives_of));
             later.changed.extend(world.taken.take());
             if let Some(peer) = world.peer_of(self.id) {

@@ -134,7 +134,7 @@ fn over_tcp(depth: u32, options: StreamOptions, story: &impl AsyncFn(&Net)) {
 /// Returns true if streams on this device can share their receive buffers.
 pub fn shares(device: &Device) -> bool {
     let caps = device.info().caps().rdma.as_ref();
-    caps.is_some_and(|caps| caps.max_pooled_room > 0)
+    caps.is_some_and(|caps| caps.max_pooled_len > 0)
 }
 
 fn each_on(devices: &[Device], depth: u32, options: StreamOptions, story: &impl AsyncFn(&Net)) {

@@ -42,8 +42,8 @@ struct Comparison {
     a: Side,
     b: Side,
     points: Vec<Row>,
-    only_in_a: Vec<Place>,
-    only_in_b: Vec<Place>,
+    only_in_a: Vec<Key>,
+    only_in_b: Vec<Key>,
 }
 
 /// The file of a run, and where and when the run was made.
@@ -59,7 +59,7 @@ struct Side {
 
 /// The size, depth and mode of a point. No two points of a run share all three.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-struct Place {
+struct Key {
     size: usize,
     depth: usize,
     mode: &'static str,
@@ -68,7 +68,7 @@ struct Place {
 #[derive(Debug, Serialize)]
 struct Row {
     #[serde(flatten)]
-    place: Place,
+    key: Key,
     #[serde(flatten)]
     changes: Changes,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -125,7 +125,7 @@ impl Comparison {
         }
         let mut points = Vec::new();
         for point in &a.points {
-            points.extend(b.find(point.place).map(|other| Row::of(point, other)));
+            points.extend(b.find(point.key).map(|other| Row::of(point, other)));
         }
         if points.is_empty() {
             return Err(Failure::Failed(format!(
@@ -134,8 +134,8 @@ impl Comparison {
             )));
         }
         let only = |run: &Run, other: &Run| {
-            let places = run.points.iter().map(|it| it.place);
-            places.filter(|it| other.find(*it).is_none()).collect()
+            let keys = run.points.iter().map(|it| it.key);
+            keys.filter(|it| other.find(*it).is_none()).collect()
         };
         Ok(Comparison {
             kind: a.kind,
@@ -153,17 +153,17 @@ impl Comparison {
     fn slower(&self, most: f64) -> Option<String> {
         let rates = self.points.iter().filter_map(|row| {
             let rate = row.changes.operations_per_second;
-            Some((row.place, rate, rate.percent?))
+            Some((row.key, rate, rate.percent?))
         });
         let mut fallen: Vec<_> = rates.filter(|(.., percent)| *percent < -most).collect();
         fallen.sort_by(|(.., a), (.., b)| a.total_cmp(b));
-        let (place, change, percent) = fallen.first()?;
+        let (key, change, percent) = fallen.first()?;
         Some(format!(
             "{} of {} rates fell by more than {most} %, most that of {}: {} to {} op/s, \
              {percent:.1} %",
             fallen.len(),
             self.points.len(),
-            place.words(),
+            key.words(),
             rate(change.a),
             rate(change.b)
         ))
@@ -182,7 +182,7 @@ impl Side {
     }
 }
 
-impl Place {
+impl Key {
     fn words(self) -> String {
         let size = size(self.size);
         format!("{size} bytes, depth {}, {}", self.depth, self.mode)
@@ -199,7 +199,7 @@ impl Row {
             })
         });
         Row {
-            place: a.place,
+            key: a.key,
             changes: Changes::of(&a.figures, &b.figures),
             vs: versus.collect(),
         }

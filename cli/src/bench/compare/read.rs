@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::Place;
+use super::Key;
 use crate::bench::kind::{BASELINES, KINDS, MODES};
 use crate::bench::range::{DEPTH, SIZE};
 use crate::bench::{POINTS, THREADS};
@@ -31,7 +31,7 @@ pub(super) struct Run {
 }
 
 pub(super) struct Point {
-    pub(super) place: Place,
+    pub(super) key: Key,
     pub(super) figures: Figures,
     /// The baselines that were measured in turn with the kind.
     pub(super) vs: Vec<(&'static str, Figures)>,
@@ -45,8 +45,8 @@ pub(super) struct Figures {
 }
 
 impl Run {
-    pub(super) fn find(&self, place: Place) -> Option<&Point> {
-        self.points.iter().find(|it| it.place == place)
+    pub(super) fn find(&self, key: Key) -> Option<&Point> {
+        self.points.iter().find(|it| it.key == key)
     }
 }
 
@@ -150,7 +150,7 @@ fn point(row: Row) -> Result<Point, String> {
         }
     }
     Ok(Point {
-        place: Place {
+        key: Key {
             size: row.size,
             depth: row.depth,
             mode: known(&MODES, &row.mode, "mode")?,

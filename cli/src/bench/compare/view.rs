@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::{Change, Changes, Comparison, Place, Side};
+use super::{Change, Changes, Comparison, Key, Side};
 use crate::bench::short::{counted, rate, size, time};
 use crate::output::{BOLD, wrapped};
 
@@ -16,10 +16,10 @@ impl Comparison {
         let mut text = String::new();
         side(&mut text, "A", &self.a);
         side(&mut text, "B", &self.b);
-        for rows in self.points.chunk_by(|a, b| a.place.mode == b.place.mode) {
-            self.heading(&mut text, rows[0].place.mode);
+        for rows in self.points.chunk_by(|a, b| a.key.mode == b.key.mode) {
+            self.heading(&mut text, rows[0].key.mode);
             for row in rows {
-                let Place { size, depth, .. } = row.place;
+                let Key { size, depth, .. } = row.key;
                 let _ = write!(text, "{:>9}{depth:>7}", self::size(size));
                 changes(&mut text, &row.changes);
                 for versus in &row.vs {
@@ -28,9 +28,9 @@ impl Comparison {
                 }
             }
         }
-        for (name, places) in [("A", &self.only_in_a), ("B", &self.only_in_b)] {
-            for place in places {
-                let _ = writeln!(text, "only in {name}: {}", place.words());
+        for (name, keys) in [("A", &self.only_in_a), ("B", &self.only_in_b)] {
+            for key in keys {
+                let _ = writeln!(text, "only in {name}: {}", key.words());
             }
         }
         text

@@ -50,7 +50,7 @@ fn panicked(payload: Box<dyn Any + Send>) -> UserError {
 /// The function of a node with data, which each instance has for itself.
 pub(crate) trait WithData: Send + Sync {
     /// Returns the memory for the data of a new instance, unset.
-    fn place(&self) -> Data;
+    fn new_data(&self) -> Data;
     /// Calls the function. Returns `None` if the data was not set.
     fn call(&self, data: &mut Data, scope: &mut Scope<'_>) -> Option<Result<()>>;
 }
@@ -75,7 +75,7 @@ where
     F: Fn(&mut Scope<'_>, &mut T) -> Result<()> + Send + Sync,
     T: Send + Sync + 'static,
 {
-    fn place(&self) -> Data {
+    fn new_data(&self) -> Data {
         Box::new(None::<T>)
     }
 
@@ -98,7 +98,7 @@ impl<T: Send + Sync + 'static> Put for DataNode<T> {
 /// The function of an async node, which makes the futures. All instances share it.
 pub(crate) trait MakesFutures: Send + Sync {
     /// Returns the memory for the future of a new instance: the only allocation of an async node.
-    fn place(self: Arc<Self>) -> AsyncBody;
+    fn new_body(self: Arc<Self>) -> AsyncBody;
 }
 
 /// The memory for a future in an instance. The mutex is never locked. It makes this type `Sync`,
@@ -110,9 +110,9 @@ where
     F: Fn(&mut Scope<'_>) -> T + Send + Sync + 'static,
     T: Future<Output = Result<()>> + Send + 'static,
 {
-    fn place(self: Arc<Self>) -> AsyncBody {
+    fn new_body(self: Arc<Self>) -> AsyncBody {
         let (make, future) = (self, None);
-        Mutex::new(Box::pin(Place { make, future }))
+        Mutex::new(Box::pin(FutureSlot { make, future }))
     }
 }
 
@@ -139,13 +139,13 @@ pub(crate) fn stop(future: &mut AsyncBody) -> Result<(), UserError> {
 }
 
 #[pin_project]
-struct Place<F, T> {
+struct FutureSlot<F, T> {
     make: Arc<F>,
     #[pin]
     future: Option<T>,
 }
 
-impl<F, T> RunsFutures for Place<F, T>
+impl<F, T> RunsFutures for FutureSlot<F, T>
 where
     F: Fn(&mut Scope<'_>) -> T + Send + Sync + 'static,
     T: Future<Output = Result<()>> + Send + 'static,

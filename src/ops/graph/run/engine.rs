@@ -124,7 +124,7 @@ impl Level {
             progress.run(plan);
         }
         progress.collect(plan);
-        let yields = progress.go_on(plan, poller);
+        let yields = progress.poll_active(plan, poller);
         loop {
             if yields || progress.begin_ready(plan, poller).is_err() {
                 return Flow::Yields;
@@ -335,7 +335,7 @@ impl Progress {
 
     /// Polls the futures, receives, waits and sub-graphs that have started. Returns true if the
     /// budget is spent.
-    fn go_on(&mut self, plan: &Plan, poller: &mut Poller<'_, '_, '_>) -> bool {
+    fn poll_active(&mut self, plan: &Plan, poller: &mut Poller<'_, '_, '_>) -> bool {
         let mut at = 0;
         while let Some(node) = self.active.next(at) {
             match self.bodies[node as usize] {

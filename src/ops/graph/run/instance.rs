@@ -111,8 +111,8 @@ impl Instance {
                 NodeWork::Recv(rdma) => Body::Recv(Receive::seat(rdma, workq).map_err(named)?),
                 NodeWork::Wait(event) => Body::Wait(Waiting::seat(event, workq).map_err(named)?),
                 NodeWork::User(_) => Body::User,
-                NodeWork::With(function) => Body::Data(function.place()),
-                NodeWork::Async(make) => Body::Async(Arc::clone(make).place()),
+                NodeWork::With(function) => Body::Data(function.new_data()),
+                NodeWork::Async(make) => Body::Async(Arc::clone(make).new_body()),
                 NodeWork::Sub(graph) => Body::Sub(Sub {
                     graph: graph.clone(),
                     workq: workq.clone(),

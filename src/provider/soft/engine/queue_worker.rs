@@ -116,7 +116,7 @@ impl QueueWorker {
             let is_over = if work.fault != Fault::Pass || self.consumer.is_broken() {
                 self.begin_scripted(driver, work)
             } else {
-                self.go_on(driver, work, from)
+                self.continue_job(driver, work, from)
             };
             if !is_over {
                 break;
@@ -146,7 +146,7 @@ impl QueueWorker {
 
     /// Continues with a job. Returns false if the rest is left to the next turn.
     #[inline(always)]
-    fn go_on(&mut self, driver: &mut impl Driver, work: Work, from: usize) -> bool {
+    fn continue_job(&mut self, driver: &mut impl Driver, work: Work, from: usize) -> bool {
         if from == 0
             && let Err(error) = work.check()
         {
@@ -184,7 +184,7 @@ impl QueueWorker {
                 self.defer(until, work);
             }
             Fault::Pass | Fault::QueueFull | Fault::Delay(_) => {
-                return self.go_on(driver, work, 0);
+                return self.continue_job(driver, work, 0);
             }
             Fault::Error(kind, vendor) => fail(
                 &mut self.consumer,

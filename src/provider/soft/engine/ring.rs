@@ -29,14 +29,14 @@ struct RingEntry<T> {
 unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T> Ring<T> {
-    /// Returns a ring with a capacity of at least `room` values.
-    pub(in super::super) fn new(room: usize) -> Ring<T> {
+    /// Returns a ring for at least `capacity` values.
+    pub(in super::super) fn new(capacity: usize) -> Ring<T> {
         let entry = |_| RingEntry {
             number: AtomicU64::new(0),
             value: UnsafeCell::new(MaybeUninit::uninit()),
         };
         Ring {
-            entries: (0..room.next_power_of_two()).map(entry).collect(),
+            entries: (0..capacity.next_power_of_two()).map(entry).collect(),
         }
     }
 
@@ -54,7 +54,7 @@ impl<T> Ring<T> {
 
     /// # Safety
     ///
-    /// Each position is put once, and only after the value `room` positions earlier was taken.
+    /// Each position is put once, and only after the value `capacity` positions earlier was taken.
     #[inline(always)]
     pub(in super::super) unsafe fn put(&self, position: u64, value: T) {
         let entry = self.entry(position);

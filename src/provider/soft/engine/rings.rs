@@ -400,7 +400,7 @@ impl Consumer {
 
 impl Held for Rings {
     /// Signals the thread that waits for the queue, so that it polls again.
-    fn go_on(&self) {
+    fn resume(&self) {
         self.doorbell.signal.ring();
     }
 }

@@ -108,8 +108,8 @@ impl Engine {
     /// Does the jobs of this queue from now on.
     pub(in super::super) fn serve(&self, queue: QueueWorker) {
         let mut arrived = self.0.arrived();
-        let room = arrived.known + 1;
-        arrived.list.reserve(room);
+        let capacity = arrived.known + 1;
+        arrived.list.reserve(capacity);
         arrived.list.push(queue);
         drop(arrived);
         // The thread need not wake up now: the queue's first job wakes it.
@@ -227,7 +227,7 @@ impl EngineShared {
 }
 
 impl Held for EngineShared {
-    fn go_on(&self) {
+    fn resume(&self) {
         self.wake();
     }
 }

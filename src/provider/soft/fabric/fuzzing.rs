@@ -23,7 +23,7 @@ use super::envelope;
 use super::export::MemoryInfo;
 use super::memory::{Arena, received};
 use super::protocol::{
-    Address, DESCRIPTORS, ENDPOINT, EVENT, Id, Kind, MEMORY, PAYLOAD, Payload, Place, REPLY_LEN,
+    Address, DESCRIPTORS, ENDPOINT, EVENT, Id, Kind, MEMORY, Netns, PAYLOAD, Payload, REPLY_LEN,
     REQUEST_LEN, Refusal, Reply, Request, SLOTS, Slots, Ticket,
 };
 use super::server::{Verdict, judge};
@@ -35,7 +35,7 @@ const NONCE: Id = [7; 16];
 const INSTANCE: Id = [8; 16];
 const KEY: Id = [9; 16];
 const OURS: Id = [6; 16];
-const HERE: Place = Place {
+const HERE: Netns = Netns {
     boot: [1; 16],
     net: (4, 4_026_531_840),
 };
@@ -196,7 +196,7 @@ impl Client {
                 kind,
                 slot,
                 generation: 1,
-                place: HERE,
+                netns: HERE,
                 instance: INSTANCE,
                 key: KEY,
                 address: addresses[slot as usize % 2].clone(),
@@ -337,11 +337,11 @@ impl Server {
 
     /// Runs one input, which is a request that a server gets.
     pub fn take(&self, input: &[u8]) {
-        let Some((&room, message)) = input.split_first() else {
+        let Some((&capacity, message)) = input.split_first() else {
             return;
         };
-        let room = room & 1 != 0;
-        match judge(&self.table, message, room) {
+        let capacity = capacity & 1 != 0;
+        match judge(&self.table, message, capacity) {
             Verdict::Silence => {}
             Verdict::Refuse(refusal) => {
                 let reply = Reply::refused(refusal);
@@ -352,7 +352,7 @@ impl Server {
                 let (ids, stays) = ((request.instance, request.nonce), request.stays);
                 let right = Request::new(request.kind, slot, ids, stays, &request.payload, &key);
                 assert_eq!(right.as_bytes(), message, "it was not proved");
-                assert!(room || !stays);
+                assert!(capacity || !stays);
                 let served = (request.kind, slot.0, slot.1, key);
                 assert!(SERVED[..3].contains(&served), "{served:?}");
             }

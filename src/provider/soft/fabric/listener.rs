@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use nix::errno::Errno;
 
-use super::protocol::{Address, Id, NAME_MAX, place, socket};
+use super::protocol::{Address, Id, NAME_MAX, netns, socket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, variable};
 use crate::sync::lock;
@@ -45,7 +45,7 @@ fn folder(path: &Path) -> Result<PathBuf> {
 
 /// Returns the name of the socket of an instance.
 fn name(instance: &Id) -> String {
-    format!("tokio-doca-{}", place::hex(instance))
+    format!("tokio-doca-{}", netns::hex(instance))
 }
 
 /// Returns true if the fabric of this instance may listen at this address.

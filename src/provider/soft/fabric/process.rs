@@ -13,7 +13,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::control::Control;
 use super::listener;
-use super::protocol::{Address, Id, Lines, Place, Slots, place};
+use super::protocol::{Address, Id, Lines, Netns, Slots, netns};
 use super::service::PublishedService;
 use super::watch::{self, Processes};
 use crate::error::{Error, Result};
@@ -56,7 +56,7 @@ pub(super) struct Shared {
 pub(super) struct Server {
     pub(super) listener: Guarded,
     pub(super) address: Address,
-    pub(super) place: Place,
+    pub(super) netns: Netns,
     pub(super) control: Control,
     pub(super) table: Mutex<Slots<PublishedService>>,
     /// The fabric. The `Process` of each client keeps the fabric alive; the fabric's own thread
@@ -84,7 +84,7 @@ impl Fabric {
         if let Some(server) = self.server() {
             return Ok(server);
         }
-        let place = Place::here()?;
+        let netns = Netns::here()?;
         let control = Control::new()?;
         let (listener, address) = listener::open(&self.instance)?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
@@ -95,7 +95,7 @@ impl Fabric {
         Ok(self.server.get_or_init(|| Server {
             listener,
             address,
-            place,
+            netns,
             control,
             table: Mutex::default(),
             fabric: Arc::downgrade(self),
@@ -141,7 +141,7 @@ impl Shared {
         epoll.add(&bell, event).map_err(failed("epoll_ctl"))?;
         Ok(Shared {
             process,
-            instance: place::random()?,
+            instance: netns::random()?,
             epoll,
             bell,
             stop: AtomicBool::new(false),

@@ -58,7 +58,7 @@ pub(in super::super) fn publish(
         kind,
         slot,
         generation,
-        place: server.place,
+        netns: server.netns,
         instance: fabric.instance,
         key,
         address: server.address.clone(),

@@ -33,12 +33,12 @@ pub(super) enum Verdict {
     Admit(Request, Id, Weak<dyn Service>),
 }
 
-/// Judges a message, which may be any bytes. `has_room` is true if one more connection may stay
+/// Judges a message, which may be any bytes. `has_capacity` is true if one more connection may stay
 /// open.
 pub(super) fn judge(
     table: &Mutex<Slots<PublishedService>>,
     message: &[u8],
-    has_room: bool,
+    has_capacity: bool,
 ) -> Verdict {
     let request = match Request::parse(message) {
         Ok(request) => request,
@@ -50,7 +50,7 @@ pub(super) fn judge(
     let claimed = table.claimed(slot, |key| request.is_proved(key));
     match claimed.filter(|(_, entry)| entry.kind == request.kind) {
         None => Verdict::Refuse(Refusal::UNKNOWN),
-        Some(_) if request.stays && !has_room => Verdict::Refuse(Errno::EUSERS.into()),
+        Some(_) if request.stays && !has_capacity => Verdict::Refuse(Errno::EUSERS.into()),
         Some((key, entry)) => Verdict::Admit(request, *key, entry.service.clone()),
     }
 }
@@ -69,9 +69,9 @@ pub(super) fn answer(
     message: &[u8],
     from: &Guarded,
     known: &RefCell<Weak<Process>>,
-    has_room: bool,
+    has_capacity: bool,
 ) -> Option<Then> {
-    let (request, key, service) = match judge(&server.table, message, has_room) {
+    let (request, key, service) = match judge(&server.table, message, has_capacity) {
         Verdict::Silence => return None,
         Verdict::Refuse(refusal) => return refuse(from, refusal),
         Verdict::Admit(request, key, service) => (request, key, service),
@@ -85,7 +85,7 @@ pub(super) fn answer(
         fabric: &server.fabric,
         socket: from,
         known,
-        has_room,
+        has_capacity,
         stays: Cell::new(request.stays),
     };
     let grant = match service.accept(&client) {

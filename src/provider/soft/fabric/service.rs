@@ -44,7 +44,7 @@ pub(in super::super) struct Client<'a> {
     /// The client's process, if an earlier request on the same connection has identified it.
     pub(super) known: &'a RefCell<Weak<Process>>,
     /// True if one more connection may stay open.
-    pub(super) has_room: bool,
+    pub(super) has_capacity: bool,
     /// True if this connection must stay open, because it is the only means by which one of the two
     /// processes can watch the other. If the client needs it, this is true from the start.
     pub(in super::super) stays: Cell<bool>,
@@ -66,7 +66,7 @@ impl Client<'_> {
         let pidfd = socket::pidfd(self.socket)?;
         if pidfd.is_none() {
             self.stays.set(true);
-            if !self.has_room {
+            if !self.has_capacity {
                 return Err(Errno::EUSERS.into());
             }
         }

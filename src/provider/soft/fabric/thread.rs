@@ -151,7 +151,7 @@ impl Worker {
                 ..
             } => {
                 let _ = self.shared.epoll.delete(&socket);
-                self.go_on(number, socket, then);
+                self.proceed(number, socket, then);
             }
             it if matches!(it.state, State::Stays) => self.leave(it),
             it => {
@@ -201,7 +201,7 @@ impl Worker {
             }
             (Some(then), None) => {
                 self.forget(&mut connection);
-                self.go_on(connection.number, connection.socket, then);
+                self.proceed(connection.number, connection.socket, then);
             }
             (Some(then), Some(user)) => {
                 self.forget(&mut connection);
@@ -213,7 +213,7 @@ impl Worker {
     }
 
     /// Continues with a connection whose reply was read, or need not be waited for.
-    fn go_on(&mut self, number: u64, socket: Guarded, then: Then) {
+    fn proceed(&mut self, number: u64, socket: Guarded, then: Then) {
         match then {
             Then::Keep => hang_up(&socket),
             Then::HandOver(to) => to(socket),

@@ -54,15 +54,15 @@ impl Connection {
     }
 
     /// Posts a receive. The caller notifies the peer.
-    pub(super) fn post(&mut self, room: usize) {
-        let room = u32::try_from(room).unwrap_or(u32::MAX);
-        self.receiving.post(&self.messages, room);
+    pub(super) fn post(&mut self, capacity: usize) {
+        let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
+        self.receiving.post(&self.messages, capacity);
     }
 
-    /// Gives the peer `credits` for messages that are pulled, of at most `room` bytes each.
-    pub(super) fn lend(&mut self, credits: u32, room: usize) {
-        let room = u32::try_from(room).unwrap_or(u32::MAX);
-        self.receiving = Receiving::pulled(&self.messages, credits, room);
+    /// Gives the peer `credits` for messages that are pulled, of at most `capacity` bytes each.
+    pub(super) fn lend(&mut self, credits: u32, capacity: usize) {
+        let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
+        self.receiving = Receiving::pulled(&self.messages, credits, capacity);
     }
 
     /// Returns true if there is a message to pull.
@@ -78,14 +78,14 @@ impl Connection {
     ///
     /// # Safety
     ///
-    /// The memory of `dst` is valid and leased, and has `room` bytes.
+    /// The memory of `dst` is valid and leased, and has `capacity` bytes.
     pub(super) unsafe fn pull(
         &mut self,
         dst: &Segments,
-        room: usize,
+        capacity: usize,
     ) -> Result<Option<Head>, Nonsense> {
         // SAFETY: as the caller promises.
-        let pulled = unsafe { self.receiving.pull(&self.messages, dst, room) }?;
+        let pulled = unsafe { self.receiving.pull(&self.messages, dst, capacity) }?;
         if pulled.is_some() {
             self.notify_freed();
         }
@@ -208,12 +208,12 @@ impl Connection {
 
     /// Returns true if a job that notifies the peer could be completed at once.
     #[inline]
-    pub(super) fn has_room(&self, job: &RdmaJob) -> bool {
+    pub(super) fn has_capacity(&self, job: &RdmaJob) -> bool {
         let len = match job.verb {
             Verb::Send(_) => job.len,
             _ => 0,
         };
-        !self.doorbell.is_gone() && self.sending.has_room(&self.messages, len)
+        !self.doorbell.is_gone() && self.sending.has_capacity(&self.messages, len)
     }
 
     /// Does a part of `job`, of which `*copied` bytes are done. Copies at most `most` bytes.
@@ -259,10 +259,10 @@ impl Connection {
             Sent::All => Ok(Step::Done(job.len as u64)),
             Sent::Part => Ok(Step::More),
             Sent::NoReceive | Sent::NoRoom => Ok(Step::Waits),
-            Sent::TooLong(room) => Err(JobError::new(
+            Sent::TooLong(capacity) => Err(JobError::new(
                 Reason::MessageTooLong,
                 job.len as u64,
-                room.into(),
+                capacity.into(),
             )),
         }
     }

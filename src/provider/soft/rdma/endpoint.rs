@@ -177,7 +177,7 @@ unsafe impl Endpoint for SoftEndpoint {
 
     unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted {
         let shared = &*self.0;
-        if shared.config.pooled_room.is_some() {
+        if shared.config.pooled_len.is_some() {
             return Submitted::none(JobError::of(Reason::ReceivesFromPool));
         }
         let mut inner = shared.inner();
@@ -186,13 +186,13 @@ unsafe impl Endpoint for SoftEndpoint {
         }
         // The word of a receive has 32 bits for the length, and no message is longer.
         let bounded = |receive: &Receive| Receive {
-            room: receive.room.min(1 << 31),
+            len: receive.len.min(1 << 31),
             ..*receive
         };
         inner.posted.extend(receives.iter().map(bounded));
         if let Some(connection) = &mut inner.connection {
             for receive in receives.iter().map(bounded) {
-                connection.post(receive.room);
+                connection.post(receive.len);
             }
             connection.notify_freed();
         }
@@ -211,10 +211,10 @@ unsafe impl Endpoint for SoftEndpoint {
     unsafe fn take_message(
         &self,
         dst: &Segments,
-        room: usize,
+        capacity: usize,
     ) -> Result<Option<(Arrival, usize)>, JobError> {
         // SAFETY: as the caller promises.
-        let taken = unsafe { self.0.pull(dst, room) };
+        let taken = unsafe { self.0.pull(dst, capacity) };
         self.0.notify();
         taken
     }
@@ -307,7 +307,7 @@ impl Shared {
             return None;
         }
         let connection = inner.connection.as_mut()?;
-        if !connection.has_room(job) {
+        if !connection.has_capacity(job) {
             return None;
         }
         let mut copied = 0;
@@ -326,8 +326,9 @@ impl Shared {
             // The peer is leaving, and has taken back its receives. Nothing was sent yet, so the
             // caller submits the job to the queue, which notices that the peer has ended.
             Ok(Step::Waits) if !connection.sending.is_amid_message() => None,
-            // `has_room` has checked that everything fits, so the peer has taken back what it had
-            // published. The caller submits the job to the queue, where it begins anew, and fails.
+            // `has_capacity` has checked that everything fits, so the peer has taken back what it
+            // had published. The caller submits the job to the queue, where it begins anew, and
+            // fails.
             Ok(Step::More | Step::Waits) => {
                 self.fail(inner, JobError::of(Reason::PeerNonsense));
                 None
@@ -359,15 +360,14 @@ impl Shared {
     unsafe fn pull(
         &self,
         dst: &Segments,
-        room: usize,
+        capacity: usize,
     ) -> Result<Option<(Arrival, usize)>, JobError> {
         let mut inner = self.inner();
-        let (Some(connection), Some(lent)) = (&mut inner.connection, self.config.pooled_room)
-        else {
+        let (Some(connection), Some(lent)) = (&mut inner.connection, self.config.pooled_len) else {
             return Ok(None);
         };
         // SAFETY: as the caller promises.
-        let head = match unsafe { connection.pull(dst, room) } {
+        let head = match unsafe { connection.pull(dst, capacity) } {
             Ok(None) => return Ok(None),
             Ok(Some(head)) => head,
             Err(_) => {
@@ -391,7 +391,7 @@ impl Shared {
                 self.fail(&mut inner, cause);
                 Err(cause)
             }
-            Some(Arrival::Send | Arrival::SendImm(_)) if len > room => Err(too_small(room)),
+            Some(Arrival::Send | Arrival::SendImm(_)) if len > capacity => Err(too_small(capacity)),
             Some(arrival) => Ok(Some((arrival, len))),
         }
     }

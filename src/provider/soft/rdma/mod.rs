@@ -62,5 +62,5 @@ pub(super) use endpoint::SoftEndpoint;
 
 /// The maximum length of a message that is pulled, in bytes. Such a message is copied in one go: it
 /// must fit into the stream, and within the number of bytes that one poll copies.
-pub(super) const MAX_POOLED_ROOM: usize = messages::STREAM / 2;
+pub(super) const MAX_POOLED_LEN: usize = messages::STREAM / 2;
 pub(super) use reaper::Reaper;

@@ -167,12 +167,12 @@ impl Shared {
     /// the peer.
     pub(super) fn join(&self, inner: &mut EndpointInner, mut connection: Connection) {
         connection.messages.set_parked(true);
-        match self.config.pooled_room {
-            Some(room) => connection.lend(self.config.recv_queue_size, room),
+        match self.config.pooled_len {
+            Some(capacity) => connection.lend(self.config.recv_queue_size, capacity),
             None => inner
                 .posted
                 .iter()
-                .for_each(|posted| connection.post(posted.room)),
+                .for_each(|posted| connection.post(posted.len)),
         }
         connection.messages.say(Presence::Connected);
         // This wakes the peer only if it waits for a receive; otherwise the peer has nothing to do

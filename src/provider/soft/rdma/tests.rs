@@ -105,12 +105,12 @@ proptest! {
                 Act::Step(most) => {
                     let Some(bytes) = waiting.front_mut() else { continue };
                     let (len, src) = (bytes.len(), segments(bytes));
-                    let has_room = sending.part() == 0 && sending.has_room(&host, len);
+                    let has_capacity = sending.part() == 0 && sending.has_capacity(&host, len);
                     let head = head(Kind::SendImm, len, 7);
                     // SAFETY: the slice exists, and is long enough.
                     let step = unsafe { sending.send(&host, head, &src, most) }.unwrap();
-                    // What `has_room` accepts is sent at once.
-                    prop_assert!(!has_room || step == Sent::All || most < len);
+                    // What `has_capacity` accepts is sent at once.
+                    prop_assert!(!has_capacity || step == Sent::All || most < len);
                     match step {
                         Sent::All => {
                             sent.push_back(waiting.pop_front().unwrap());

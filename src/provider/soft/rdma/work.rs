@@ -117,7 +117,7 @@ impl Shared {
         // The presence is read first, so that everything that the peer published before it left is
         // taken.
         let there = connection.presence();
-        let received = match self.config.pooled_room {
+        let received = match self.config.pooled_len {
             Some(_) => self.note(&mut connection, look),
             // SAFETY: as the caller promises.
             None => unsafe { self.receive(inner, &mut connection, out, look) },
@@ -163,10 +163,7 @@ impl Shared {
                 look.more |= connection.receiving.has_more(&connection.messages);
                 break Ok(());
             }
-            let dst = inner
-                .posted
-                .front()
-                .map(|posted| (&posted.dst, posted.room));
+            let dst = inner.posted.front().map(|posted| (&posted.dst, posted.len));
             // SAFETY: this is the memory of the oldest receive, which is valid and leased as the
             // caller promises.
             let got = unsafe { connection.receiving.take(&connection.messages, dst, left) };
@@ -185,7 +182,7 @@ impl Shared {
             let posted = inner.posted.pop_front().expect("the message was for it");
             let len = head.len as usize;
             let Some(arrival) = head.arrival() else {
-                let have = posted.room as u64;
+                let have = posted.len as u64;
                 let error = JobError::new(Reason::ReceiveTooSmall, len as u64, have);
                 look.put(out, Completion::new(posted.token, Err(error)));
                 break Err(error);

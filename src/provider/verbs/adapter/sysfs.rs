@@ -7,14 +7,14 @@ use crate::device::{PciAddr, PciFunction};
 
 /// Returns the PCI address of an adapter, and the kind of its function. Soft-RoCE and soft-iWARP
 /// have no PCI address.
-pub(in super::super) fn place(name: &str) -> (Option<PciAddr>, PciFunction) {
+pub(in super::super) fn pci_address(name: &str) -> (Option<PciAddr>, PciFunction) {
     if name.contains('/') {
         return (None, PciFunction::Pf);
     }
-    place_below(Path::new("/sys/class/infiniband"), name)
+    pci_address_below(Path::new("/sys/class/infiniband"), name)
 }
 
-fn place_below(class: &Path, name: &str) -> (Option<PciAddr>, PciFunction) {
+fn pci_address_below(class: &Path, name: &str) -> (Option<PciAddr>, PciFunction) {
     let link = class.join(name).join("device");
     let Ok(device) = fs::canonicalize(&link) else {
         return (None, PciFunction::Pf);
@@ -67,7 +67,7 @@ mod tests {
             }
         }
         let found = ["mlx5_0", "mlx5_2", "mlx5_4", "siw0", "rxe0"].map(|name| {
-            let (addr, function) = place_below(&class, name);
+            let (addr, function) = pci_address_below(&class, name);
             (addr.map(|addr| addr.to_string()), function)
         });
         fs::remove_dir_all(&root).unwrap();
@@ -82,6 +82,6 @@ mod tests {
                 (None, PciFunction::Pf),
             ]
         );
-        assert_eq!(place("../../x"), (None, PciFunction::Pf));
+        assert_eq!(pci_address("../../x"), (None, PciFunction::Pf));
     }
 }

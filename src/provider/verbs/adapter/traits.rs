@@ -238,7 +238,7 @@ impl Traits {
         (rdma.write_imm, rdma.send_imm) = (!self.iwarp, !self.iwarp);
         rdma.acknowledged = !self.iwarp;
         if self.shared_receives() > 0 {
-            rdma.max_pooled_room =
+            rdma.max_pooled_len =
                 usize::try_from(self.max_message).map_or(POOLED, |max| max.min(POOLED));
         }
         rdma.gid_table_size = self.gids;

@@ -85,13 +85,13 @@ impl RcConnection {
         if inner.receives.front().is_none_or(|it| it.token != token) {
             return false;
         }
-        let Some(Posted { room, .. }) = inner.receives.pop_front() else {
+        let Some(Posted { len: capacity, .. }) = inner.receives.pop_front() else {
             return false;
         };
         if wc.status != IBV_WC_SUCCESS {
-            return self.failed(inner, Failed::Receive(room), token, wc, give);
+            return self.failed(inner, Failed::Receive(capacity), token, wc, give);
         }
-        let (arrival, len) = arrival(wc, room);
+        let (arrival, len) = arrival(wc, capacity);
         give(Completion::received(token, arrival, len));
         inner.got = true;
         std::mem::take(&mut inner.waits) && self.post_waiting(inner)
@@ -140,8 +140,8 @@ impl RcConnection {
     }
 }
 
-/// Returns the kind of the message in a receive of `room` bytes, and its length in bytes.
-pub(super) fn arrival(wc: &Wc, room: usize) -> (Arrival, usize) {
+/// Returns the kind of the message in a receive of `capacity` bytes, and its length in bytes.
+pub(super) fn arrival(wc: &Wc, capacity: usize) -> (Arrival, usize) {
     let with_imm = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
     let immediate = if with_imm {
         u32::from_be(wc.imm_data)
@@ -152,7 +152,7 @@ pub(super) fn arrival(wc: &Wc, room: usize) -> (Arrival, usize) {
     // The driver is not trusted, so the length is limited to that of the receive.
     match (wc.opcode, with_imm) {
         (IBV_WC_RECV_RDMA_WITH_IMM, _) => (Arrival::WriteImm(immediate), len),
-        (_, true) => (Arrival::SendImm(immediate), len.min(room)),
-        (_, false) => (Arrival::Send, len.min(room)),
+        (_, true) => (Arrival::SendImm(immediate), len.min(capacity)),
+        (_, false) => (Arrival::Send, len.min(capacity)),
     }
 }

@@ -41,12 +41,12 @@ struct Message {
 impl Pooled {
     /// Joins a shared receive queue, if the connection has a pool.
     pub(super) fn join(core: &Core, config: &EndpointConfig) -> Result<Option<Pooled>> {
-        let Some(room) = config.pooled_room else {
+        let Some(capacity) = config.pooled_len else {
             return Ok(None);
         };
         let credits = config.recv_queue_size;
         Ok(Some(Pooled {
-            srq: core.srq(room, credits)?,
+            srq: core.srq(capacity, credits)?,
             credits,
             messages: VecDeque::with_capacity(credits as usize),
             notifies: true,
@@ -106,7 +106,7 @@ impl Drop for Pooled {
 
 impl RcConnection {
     pub(in super::super) fn is_pooled(&self) -> bool {
-        self.config.pooled_room.is_some()
+        self.config.pooled_len.is_some()
     }
 
     pub(in super::super) fn has_message(&self) -> bool {
@@ -119,7 +119,7 @@ impl RcConnection {
         !pooled.notifies
     }
 
-    /// Copies the oldest message to `dst`, which has `room` bytes.
+    /// Copies the oldest message to `dst`, which has `capacity` bytes.
     ///
     /// # Safety
     ///
@@ -127,7 +127,7 @@ impl RcConnection {
     pub(in super::super) unsafe fn take_message(
         self: &Arc<Self>,
         dst: &Segments,
-        room: usize,
+        capacity: usize,
     ) -> Result<Option<(Arrival, usize)>, JobError> {
         let mut inner = self.inner();
         let is_error = matches!(inner.state, EndpointState::Error(_));
@@ -138,9 +138,9 @@ impl RcConnection {
             return Ok(None);
         };
         let has_data = !matches!(oldest.arrival, Arrival::WriteImm(_));
-        if has_data && oldest.len > room {
-            let (len, room) = (oldest.len as u64, room as u64);
-            return Err(JobError::new(Reason::ReceiveTooSmall, len, room));
+        if has_data && oldest.len > capacity {
+            let (len, capacity) = (oldest.len as u64, capacity as u64);
+            return Err(JobError::new(Reason::ReceiveTooSmall, len, capacity));
         }
         let message = pooled.messages.pop_front();
         let srq = Arc::clone(&pooled.srq);
@@ -157,7 +157,7 @@ impl RcConnection {
              }| {
                 if has_data {
                     // SAFETY: once the receive has left `messages`, only this function uses it. The
-                    // caller promises that `dst` is valid, and has `room` bytes.
+                    // caller promises that `dst` is valid, and has `capacity` bytes.
                     unsafe { srq.copy(number, len, dst) };
                 }
                 srq.give_back([number]);
@@ -182,14 +182,14 @@ impl RcConnection {
         let Some(number) = pooled.srq.ended(wc.wr_id) else {
             return false;
         };
-        let room = pooled.srq.room();
+        let capacity = pooled.srq.capacity();
         if wc.status != IBV_WC_SUCCESS || is_error {
             pooled.srq.give_back([number]);
             if is_error {
                 return false;
             }
             return match status::cause(
-                Failed::Receive(room),
+                Failed::Receive(capacity),
                 wc.status,
                 wc.vendor_err,
                 &self.patience,
@@ -198,7 +198,7 @@ impl RcConnection {
                 None => self.fail_later(inner, self.patience.flushed()),
             };
         }
-        let (arrival, len) = arrival(wc, room);
+        let (arrival, len) = arrival(wc, capacity);
         pooled.messages.push_back(Message {
             number,
             arrival,

@@ -38,7 +38,7 @@ fn is_atomic(verb: Verb) -> bool {
 
 impl RcConnection {
     fn remote(&self, inner: &RcInner, qp: &Qp) -> Remote {
-        let (answers, answers_lkey) = self.core.answers.place();
+        let (answers, answers_lkey) = self.core.answers.addr_and_key();
         Remote {
             permitted: inner.peer.map_or(Access::empty(), |peer| peer.permissions),
             iwarp: self.core.context.traits.iwarp,
@@ -231,7 +231,7 @@ impl RcConnection {
         };
         let (mut chain, mut refused) = (RecvChain::new(), None);
         for receive in receives {
-            if !chain.has_room() {
+            if !chain.has_capacity() {
                 break;
             }
             if !chain.push(receive, self.core.context.traits.iwarp) {
@@ -251,8 +251,8 @@ impl RcConnection {
                 None => *tell |= self.fail(inner, cause),
             }
         }
-        for &Receive { token, room, .. } in &receives[..accepted] {
-            inner.receives.push_back(Posted { token, room });
+        for &Receive { token, len, .. } in &receives[..accepted] {
+            inner.receives.push_back(Posted { token, len });
         }
         Submitted { accepted, refused }
     }

@@ -135,7 +135,7 @@ impl Dying {
 
 pub(in super::super) struct Posted {
     pub(in super::super) token: Token,
-    pub(in super::super) room: usize,
+    pub(in super::super) len: usize,
 }
 
 impl RcConnection {
@@ -418,7 +418,7 @@ fn promised(config: &EndpointConfig) -> u32 {
 /// Returns the number of receives of the endpoint's own queue pair. With a pool, receives belong to
 /// the shared queue.
 fn own_receives(config: &EndpointConfig) -> u32 {
-    match config.pooled_room {
+    match config.pooled_len {
         Some(_) => 0,
         None => config.recv_queue_size,
     }

@@ -142,7 +142,7 @@ impl Attempt {
     fn offer<'a>(&self, private_data: &'a [u8], reads: [u8; 2]) -> Offer<'a> {
         Offer {
             qp_num: self.qp.num(),
-            srq: self.conn.config.pooled_room.is_some(),
+            srq: self.conn.config.pooled_len.is_some(),
             private_data,
             reads,
         }

@@ -116,7 +116,7 @@ impl Managed {
     fn step(self: &Arc<Self>, event: CmEvent) {
         let mut state = lock(&self.state);
         let (next, tell): (_, Option<Tell>) = match std::mem::replace(&mut *state, State::Over) {
-            State::Connecting(attempt) => self.go_on(attempt, event),
+            State::Connecting(attempt) => self.next(attempt, event),
             // The peer has given up, or the adapter is being removed. The kernel waits until the id
             // was destroyed.
             State::Offered(_) if event.is_end() => (State::Over, None),
@@ -147,7 +147,7 @@ impl Managed {
         leave(state, next, tell);
     }
 
-    fn go_on(self: &Arc<Self>, mut attempt: Box<Attempt>, event: CmEvent) -> (State, Option<Tell>) {
+    fn next(self: &Arc<Self>, mut attempt: Box<Attempt>, event: CmEvent) -> (State, Option<Tell>) {
         let said = match attempt.step(&event, Arc::clone(self) as _) {
             Ok(Next::Wait) => return (State::Connecting(attempt), None),
             Ok(Next::Connected(said)) => said,

@@ -176,18 +176,18 @@ impl Core {
         self.doubt.load(SeqCst)
     }
 
-    /// Joins a shared receive queue whose receives have `room` bytes, for a connection with these
-    /// `credits`, and returns the queue.
-    pub(in super::super) fn srq(&self, room: usize, credits: u32) -> Result<Arc<Srq>> {
+    /// Joins a shared receive queue whose receives have `capacity` bytes, for a connection with
+    /// these `credits`, and returns the queue.
+    pub(in super::super) fn srq(&self, capacity: usize, credits: u32) -> Result<Arc<Srq>> {
         // These are dropped after the lock was released: dropping the last handle may wait for the
         // watcher, which takes the lock.
         let (open, srq): (Vec<_>, Arc<Srq>);
         let mut srqs = lock(&self.srqs);
         srqs.retain(|srq| srq.strong_count() > 0);
         open = srqs.iter().filter_map(Weak::upgrade).collect();
-        srq = match open.iter().find(|srq| srq.suits(room)) {
+        srq = match open.iter().find(|srq| srq.suits(capacity)) {
             Some(srq) => Arc::clone(srq),
-            None => Arc::new(Srq::create(&self.cq, room)?),
+            None => Arc::new(Srq::create(&self.cq, capacity)?),
         };
         srq.join(credits)?;
         if !srqs.iter().any(|it| it.as_ptr() == Arc::as_ptr(&srq)) {
@@ -261,7 +261,7 @@ impl Answers {
     }
 
     /// Returns the address of the words for answers, and the key of their region.
-    pub(in super::super) fn place(&self) -> (u64, u32) {
+    pub(in super::super) fn addr_and_key(&self) -> (u64, u32) {
         let addr = self.words.as_ptr().addr() as u64;
         (addr, self.mr.as_ref().map_or(0, Mr::lkey))
     }

@@ -30,10 +30,10 @@ pub(in super::super) trait Work: Copy {
 pub(in super::super) struct Sends<W: Work> {
     posted: VecDeque<SendEntry<W::Posted>>,
     waiting: VecDeque<SendEntry<W>>,
-    /// The number of used entries of the send queue, of which there are `room`. The entry of a
+    /// The number of used entries of the send queue, of which there are `capacity`. The entry of a
     /// request is free once a later completion was seen (ibv_post_send(3)).
     used: u32,
-    room: u32,
+    capacity: u32,
 }
 
 struct SendEntry<W> {
@@ -60,14 +60,14 @@ impl<W: Work> Sends<W> {
             posted: VecDeque::with_capacity(jobs as usize),
             waiting: VecDeque::with_capacity(jobs as usize),
             used: 0,
-            room: 0,
+            capacity: 0,
         }
     }
 
     /// Sets the capacity of the next queue pair's send queue. Call this only while no Job is
     /// posted.
-    pub(in super::super) fn set_capacity(&mut self, room: u32) {
-        self.room = room;
+    pub(in super::super) fn set_capacity(&mut self, capacity: u32) {
+        self.capacity = capacity;
     }
 
     pub(in super::super) fn len(&self) -> usize {
@@ -136,7 +136,7 @@ impl<W: Work> Sends<W> {
         work: &W,
         request: impl FnOnce(&mut ibv_send_wr, &mut ArrayVec<ibv_sge, LIST>),
     ) -> Option<Result<(), PostFailure>> {
-        if self.any_waits() || self.used >= self.room {
+        if self.any_waits() || self.used >= self.capacity {
             return None;
         }
         let (mut wr, mut sges) = (ibv_send_wr::default(), ArrayVec::new());
@@ -177,12 +177,12 @@ impl<W: Work> Sends<W> {
     where
         W: 'a,
     {
-        if self.any_waits() || (self.room.saturating_sub(self.used) as usize) < count {
+        if self.any_waits() || (self.capacity.saturating_sub(self.used) as usize) < count {
             return None;
         }
         let mut chain = Chain::new();
         for (token, work) in jobs.clone() {
-            if !chain.has_room(1) {
+            if !chain.has_capacity(1) {
                 return None;
             }
             work.push(token, &mut chain, context);
@@ -253,13 +253,13 @@ impl<W: Work> Sends<W> {
         let mut chain = Chain::new();
         let (mut next, mut used) = (0, self.used);
         while let Some(entry) = self.waiting.get_mut(next) {
-            if !chain.has_room(entry.work.most()) {
+            if !chain.has_capacity(entry.work.most()) {
                 break;
             }
             let mark = chain.mark();
             entry.work.push(entry.token, &mut chain, context);
             let requests = (chain.mark().0 - mark.0) as u32;
-            if used + requests > self.room {
+            if used + requests > self.capacity {
                 chain.truncate(mark);
                 break;
             }
@@ -353,7 +353,7 @@ impl<W: Work<Posted = W>> Sends<W> {
     }
 
     /// Returns the index of a Job. No Job is posted.
-    pub(in super::super) fn place(&self, token: Token) -> Option<usize> {
+    pub(in super::super) fn index_of(&self, token: Token) -> Option<usize> {
         self.waiting.iter().position(|entry| entry.token == token)
     }
 }

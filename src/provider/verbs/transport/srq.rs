@@ -43,7 +43,7 @@ pub(in super::super) struct Srq {
     cq: Arc<Cq>,
     raw: NonNull<ibv_srq>,
     id: u32,
-    room: usize,
+    capacity: usize,
     /// The most receives that are posted at once.
     most: u32,
     /// The number of receives in a chunk of memory.
@@ -67,8 +67,8 @@ pub(in super::super) fn is_name(wr_id: u64) -> bool {
 }
 
 impl Srq {
-    /// Creates a queue of receives of `room` bytes, which has no memory yet.
-    pub(in super::super) fn create(cq: &Arc<Cq>, room: usize) -> Result<Srq> {
+    /// Creates a queue of receives of `capacity` bytes, which has no memory yet.
+    pub(in super::super) fn create(cq: &Arc<Cq>, capacity: usize) -> Result<Srq> {
         let context = &cq.context;
         let Some(create_srq) = context.table.create_srq else {
             let text = "this libibverbs has no shared receive queues";
@@ -89,13 +89,13 @@ impl Srq {
         // SAFETY: the domain is the context's.
         let made = unsafe { create_srq(context.pd(), &mut init) };
         let raw = check_ptr("ibv_create_srq", made).inspect_err(|_| cq.release(most))?;
-        let per_chunk = (CHUNK_BYTES / room.max(1)).clamp(4, CHUNK) as u32;
+        let per_chunk = (CHUNK_BYTES / capacity.max(1)).clamp(4, CHUNK) as u32;
         Ok(Srq {
             context: Arc::clone(context),
             cq: Arc::clone(cq),
             raw,
             id,
-            room,
+            capacity,
             most,
             per_chunk,
             state: Mutex::default(),
@@ -114,15 +114,15 @@ impl Srq {
     }
 
     /// Returns the size of a receive in bytes.
-    pub(in super::super) fn room(&self) -> usize {
-        self.room
+    pub(in super::super) fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Returns true if a connection with receives of this size may join.
-    pub(in super::super) fn suits(&self, room: usize) -> bool {
+    pub(in super::super) fn suits(&self, capacity: usize) -> bool {
         let state = lock(&self.state);
         let bound = (state.connections as usize + LOST).min(self.most as usize / 2);
-        room == self.room && state.lost() <= bound
+        capacity == self.capacity && state.lost() <= bound
     }
 
     /// Returns true if `wr_id` is the name of a receive of this queue.
@@ -194,11 +194,11 @@ impl Srq {
 
     /// Returns the number of words of a receive.
     fn stride(&self) -> usize {
-        self.room.div_ceil(64).max(1) * 8
+        self.capacity.div_ceil(64).max(1) * 8
     }
 
     /// Returns the address of a receive, and its key.
-    fn place(&self, state: &Receives, number: u32) -> (NonNull<u8>, u32) {
+    fn addr_and_key(&self, state: &Receives, number: u32) -> (NonNull<u8>, u32) {
         let chunk = &state.chunks[(number / self.per_chunk) as usize];
         let first = (number % self.per_chunk) as usize * self.stride();
         let words = &chunk.words[first..first + self.stride()];
@@ -219,16 +219,16 @@ impl Srq {
             let count = count.min(state.spare.len());
             let first = state.spare.len() - count;
             for &number in state.spare[first..].iter().rev() {
-                if !chain.has_room() {
+                if !chain.has_capacity() {
                     break;
                 }
-                let (addr, lkey) = self.place(state, number);
+                let (addr, lkey) = self.addr_and_key(state, number);
                 // SAFETY: the key is that of the region of these words, which are freed after the
                 // queue. No other thread uses them until the receive has ended.
-                let dst = Segments::one(unsafe { Segment::new(addr, self.room, lkey.into()) });
+                let dst = Segments::one(unsafe { Segment::new(addr, self.capacity, lkey.into()) });
                 let name = u64::from(self.id) << 32 | u64::from(NAMES | number);
-                let (token, room) = (Token::from_raw(name), self.room);
-                chain.push(&Receive { token, dst, room }, false);
+                let (token, len) = (Token::from_raw(name), self.capacity);
+                chain.push(&Receive { token, dst, len }, false);
             }
             if chain.len() == 0 {
                 return Ok(posted);
@@ -305,8 +305,8 @@ impl Srq {
     ///
     /// The caller has the receive, and `dst` is valid, leased, and has `len` bytes.
     pub(in super::super) unsafe fn copy(&self, number: u32, len: usize, dst: &Segments) {
-        let (from, _) = self.place(&lock(&self.state), number);
-        let (mut from, mut left) = (from.as_ptr().cast_const(), len.min(self.room));
+        let (from, _) = self.addr_and_key(&lock(&self.state), number);
+        let (mut from, mut left) = (from.as_ptr().cast_const(), len.min(self.capacity));
         for segment in dst.as_slice() {
             let part = left.min(segment.len());
             // SAFETY: `part` bytes are left of the receive, which only the caller uses. The piece

@@ -39,8 +39,8 @@ pub(in super::super) fn cause(
     match (status, what) {
         (IBV_WC_WR_FLUSH_ERR, _) => None,
         // Soft-RoCE reports a message that is too long by the second status of each pair.
-        (IBV_WC_LOC_LEN_ERR | IBV_WC_LOC_QP_OP_ERR, Failed::Receive(room)) => {
-            endpoint(Reason::ReceiveExceeded, room as u64)
+        (IBV_WC_LOC_LEN_ERR | IBV_WC_LOC_QP_OP_ERR, Failed::Receive(capacity)) => {
+            endpoint(Reason::ReceiveExceeded, capacity as u64)
         }
         (IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_OP_ERR, Failed::Job(Verb::Send(_), len)) => {
             endpoint(Reason::PeerReceiveExceeded, len as u64)

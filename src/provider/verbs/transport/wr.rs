@@ -19,8 +19,8 @@ pub(in super::super) const fn probe(id: u64) -> u64 {
 
 const PIECES: usize = 64;
 
-/// The maximum number of requests in a chain: those of a copy, or a batch of 32 jobs. (`has_room`
-/// demands capacity for two lists before a copy is added.)
+/// The maximum number of requests in a chain: those of a copy, or a batch of 32 jobs.
+/// (`has_capacity` demands two free lists before a copy is added.)
 const CHAIN: usize = 33;
 const _: () = assert!(REQUESTS <= CHAIN);
 
@@ -57,7 +57,7 @@ impl Chain {
     /// Returns true if the chain has capacity for a Job of this many requests, and two lists of
     /// pieces.
     #[inline(always)]
-    pub(super) fn has_room(&self, requests: usize) -> bool {
+    pub(super) fn has_capacity(&self, requests: usize) -> bool {
         self.wrs.len() + requests <= CHAIN && self.sges.len() + 2 * LIST <= PIECES
     }
 
@@ -176,17 +176,17 @@ impl RecvChain {
 
     /// Returns true if one more receive fits, with any list.
     #[inline(always)]
-    pub(in super::super) fn has_room(&self) -> bool {
+    pub(in super::super) fn has_capacity(&self) -> bool {
         self.wrs.len() < RECEIVES && self.sges.len() + LIST <= PIECES
     }
 
     /// Appends a receive. Returns false if its list is longer than any adapter takes. The caller
-    /// has checked `has_room`.
+    /// has checked `has_capacity`.
     #[inline(always)]
     pub(in super::super) fn push(&mut self, receive: &Receive, iwarp: bool) -> bool {
         let first = self.sges.len();
         // No message is longer than 2 GiB.
-        let mut left = receive.room.min(1 << 31);
+        let mut left = receive.len.min(1 << 31);
         for segment in receive.dst.as_slice() {
             let part = segment.len().min(left);
             if part > 0 && self.sges.len() < first + LIST {

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, JobError, Result};
 pub(super) struct Copies {
     core: Arc<Core>,
     /// The capacity of the send queue.
-    room: u32,
+    capacity: u32,
     /// The queue pair of the copies. The thread that takes it out quiesces it outside of the lock.
     pub(super) qp: Option<Arc<Qp>>,
     sends: Sends<CopyJob>,
@@ -68,7 +68,7 @@ impl Copies {
         sends.set_capacity(qp.sends());
         Ok(Copies {
             core: Arc::clone(core),
-            room: core.context.traits.copy_requests(depth),
+            capacity: core.context.traits.copy_requests(depth),
             qp: Some(Arc::new(qp)),
             sends,
             broken: None,
@@ -256,7 +256,7 @@ impl Copies {
         self.sends.unpost();
         if !quiesced {
             // Each of its requests may still be flushed.
-            self.core.keep_for_ever(self.room);
+            self.core.keep_for_ever(self.capacity);
             let seen = self.renewing.unwrap_or(self.sends.len());
             self.finish_first(seen, JobError::memory_kept());
         }
@@ -269,8 +269,8 @@ impl Copies {
         if std::mem::take(&mut self.unreachable) {
             self.finish_first(self.sends.len(), cause);
         }
-        let place = first_failed.and_then(|token| self.sends.place(token));
-        if let Some(token) = place.and_then(|place| self.sends.remove(place)) {
+        let index = first_failed.and_then(|token| self.sends.index_of(token));
+        if let Some(token) = index.and_then(|index| self.sends.remove(index)) {
             self.core.count();
             self.core.finish(Completion::new(token, Err(cause)));
         }

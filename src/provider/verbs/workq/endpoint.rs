@@ -145,12 +145,12 @@ unsafe impl Endpoint for VerbsEndpoint {
     unsafe fn take_message(
         &self,
         dst: &Segments,
-        room: usize,
+        capacity: usize,
     ) -> Result<Option<(Arrival, usize)>, JobError> {
         // SAFETY: as the caller promises.
-        match unsafe { self.conn.take_message(dst, room) } {
+        match unsafe { self.conn.take_message(dst, capacity) } {
             // SAFETY: as above.
-            Ok(None) if self.queue.poll_now() => unsafe { self.conn.take_message(dst, room) },
+            Ok(None) if self.queue.poll_now() => unsafe { self.conn.take_message(dst, capacity) },
             taken => taken,
         }
     }

@@ -38,9 +38,9 @@ impl RecvTable {
     pub(in crate::reactor) fn posted_anew(&self, receipt: Receipt) {
         let mut table = lock(&self.table);
         let life = self.life();
-        let place = &mut table.places[receipt.index as usize];
-        if place.life != OVER {
-            place.life = life;
+        let slot = &mut table.slots[receipt.index as usize];
+        if slot.life != OVER {
+            slot.life = life;
         }
     }
 
@@ -52,9 +52,9 @@ impl RecvTable {
         // When the number wraps around it skips `OVER`.
         let next = self.life().checked_add(1).unwrap_or(FIRST);
         self.life.store(next, Ordering::SeqCst);
-        for place in &mut table.places {
-            if place.phase == Phase::Done {
-                place.life = OVER;
+        for slot in &mut table.slots {
+            if slot.phase == Phase::Done {
+                slot.life = OVER;
             }
         }
         drop(table);
@@ -72,16 +72,16 @@ impl RecvTable {
         loop {
             let mut table = lock(&self.table);
             let life = self.life();
-            let stale = table.places[from..].iter().position(|place| {
-                place.phase == Phase::Done && place.life != life && (place.adopted || !place.owned)
+            let stale = table.slots[from..].iter().position(|slot| {
+                slot.phase == Phase::Done && slot.life != life && (slot.adopted || !slot.owned)
             });
             let Some(stale) = stale else { return };
             let index = from + stale;
             from = index + 1;
-            let place = &mut table.places[index];
-            let lease = if place.owned {
-                place.outcome = Err(JobError::flushed(JobError::of(Reason::Reset)));
-                place.room.lease.take()
+            let slot = &mut table.slots[index];
+            let lease = if slot.owned {
+                slot.outcome = Err(JobError::flushed(JobError::of(Reason::Reset)));
+                slot.buf.lease.take()
             } else {
                 self.unorphan(&mut table, index as u32);
                 self.free(&mut table, index as u32).lease

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use super::super::process::Fabric;
 use super::super::protocol::message::{Bad, VERSION};
 use super::super::protocol::{
-    Address, DESCRIPTORS, Id, Line, PAYLOAD, Payload, Place, Reply, Request, Status, Ticket, place,
+    Address, DESCRIPTORS, Id, Line, Netns, PAYLOAD, Payload, Reply, Request, Status, Ticket, netns,
 };
 use super::super::publish::instance;
 use super::super::service::Service;
@@ -230,19 +230,19 @@ impl Ticket {
 
     /// Checks that the ticket was made on this host, since the host was last started.
     pub(in super::super::super) fn is_of_this_host(&self) -> Result<()> {
-        self.same_boot(&place::boot()?)
+        self.same_boot(&netns::boot()?)
     }
 
     fn same_boot(&self, here: &Id) -> Result<()> {
-        if *here == self.place.boot {
+        if *here == self.netns.boot {
             return Ok(());
         }
         let text = format!(
             "the {} was exported on another host, or before a restart of this one (boot id {}, and here {}): software devices \
              share memory within a host",
             self.kind.what,
-            place::hex(&self.place.boot),
-            place::hex(here)
+            netns::hex(&self.netns.boot),
+            netns::hex(here)
         );
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
@@ -269,14 +269,14 @@ impl Ticket {
     }
 
     /// Checks that the server can be reached from here.
-    pub(in super::super) fn reachable(&self, here: &Place) -> Result<()> {
+    pub(in super::super) fn reachable(&self, here: &Netns) -> Result<()> {
         self.same_boot(&here.boot)?;
         let who = self.kind.who;
-        let text = if here.net != self.place.net && matches!(self.address, Address::Abstract(_)) {
+        let text = if here.net != self.netns.net && matches!(self.address, Address::Abstract(_)) {
             format!(
                 "the {who} is in another network namespace (inode {}, and here {}), and listens at an abstract name: have it listen \
                  at a path that both see, with soft::set_socket_path or TOKIO_DOCA_SOFT_SOCKET",
-                self.place.net.1, here.net.1
+                self.netns.net.1, here.net.1
             )
         } else {
             return Ok(());

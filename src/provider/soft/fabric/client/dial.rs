@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use zerocopy::IntoBytes;
 
 use super::super::process::Fabric;
-use super::super::protocol::{Id, Line, Payload, Place, REPLY_LEN, Request, Ticket, place, socket};
+use super::super::protocol::{Id, Line, Netns, Payload, REPLY_LEN, Request, Ticket, netns, socket};
 use super::super::watch::Process;
 use super::connect::Descriptors;
 use crate::error::{Error, ErrorKind, Result};
@@ -67,7 +67,7 @@ impl Ticket {
                 done => return done,
             }
         }
-        self.reachable(&Place::here()?)?;
+        self.reachable(&Netns::here()?)?;
         for _ in 1..TRIES {
             match self.dial(deadline).and_then(once) {
                 Err(error) if has_hung_up(&error) => {}
@@ -80,7 +80,7 @@ impl Ticket {
     /// Returns a kept connection to the process, if there is one.
     pub(super) fn kept(&self, fabric: &Fabric) -> Option<Result<Dialed>> {
         let (process, line) = fabric.lines.take(self)?;
-        Some(place::random().map(|nonce| Dialed {
+        Some(netns::random().map(|nonce| Dialed {
             line,
             nonce,
             pidfd: None,
@@ -119,7 +119,7 @@ impl Ticket {
         };
         Ok(Dialed {
             line,
-            nonce: place::random()?,
+            nonce: netns::random()?,
             pidfd,
             known: None,
         })

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use super::{Address, Id, Place, Ticket};
+use super::{Address, Id, Netns, Ticket};
 use crate::process::{Guarded, expect, hang_up, refuse};
 use crate::sync::{self, lock};
 
@@ -18,7 +18,7 @@ const OF_ALL: usize = 64;
 pub(in super::super::super) struct Line {
     instance: Id,
     address: Address,
-    place: Place,
+    netns: Netns,
     /// `None` once the socket was taken out.
     socket: Option<Guarded>,
     process: sync::Process,
@@ -29,7 +29,7 @@ impl Line {
         Line {
             instance: ticket.instance,
             address: ticket.address.clone(),
-            place: ticket.place,
+            netns: ticket.netns,
             socket: Some(socket),
             process: sync::Process::current(),
         }
@@ -60,7 +60,7 @@ impl Line {
     /// Returns true if the ticket's server would be dialled in the same way.
     fn leads_to(&self, ticket: &Ticket) -> bool {
         self.instance == ticket.instance
-            && self.place == ticket.place
+            && self.netns == ticket.netns
             && self.address == ticket.address
     }
 }

@@ -18,7 +18,7 @@ use sha2::Sha256;
 use zerocopy::little_endian::{I32, U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, TryFromBytes};
 
-use super::place::Id;
+use super::netns::Id;
 use crate::error::Error;
 
 pub(in super::super) const VERSION: u16 = 1;

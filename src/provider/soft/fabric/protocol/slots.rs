@@ -1,7 +1,7 @@
 //! The slots of this process: the objects for which it has handed out tickets, by number,
 //! generation and key.
 
-use super::place::Id;
+use super::netns::Id;
 
 /// The number of slots. The control page has a word for each slot, and one more: 64 KiB.
 pub(in super::super) const SLOTS: usize = 16_383;

@@ -75,13 +75,13 @@ pub(in super::super) fn connect(address: &Address, deadline: Instant) -> nix::Re
     };
     // The descriptor pins the file, so that the file that is checked is the one to connect to.
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let place = open(path, flags, Mode::empty())?;
-    let kind = SFlag::from_bits_truncate(fstat(&place)?.st_mode) & SFlag::S_IFMT;
+    let opened = open(path, flags, Mode::empty())?;
+    let kind = SFlag::from_bits_truncate(fstat(&opened)?.st_mode) & SFlag::S_IFMT;
     if kind != SFlag::S_IFSOCK {
         return Err(Errno::ENOTSOCK);
     }
-    let place_path = format!("/proc/thread-self/fd/{}", place.as_raw_fd());
-    connect(&UnixAddr::new(&*place_path)?).map_err(|errno| match errno {
+    let opened_path = format!("/proc/thread-self/fd/{}", opened.as_raw_fd());
+    connect(&UnixAddr::new(&*opened_path)?).map_err(|errno| match errno {
         // The socket exists, but its descriptor is not visible, since /proc is not mounted.
         Errno::ENOENT => Errno::ENOSYS,
         errno => errno,
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_listener_takes_no_descriptors_where_the_kernel_can_refuse_them() {
-        let id = super::super::place::random().unwrap();
+        let id = super::super::netns::random().unwrap();
         let address = Address::Abstract(id.to_vec());
         let listener = listen(&address).unwrap();
         let soon = Instant::now() + Duration::from_secs(5);

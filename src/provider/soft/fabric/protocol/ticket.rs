@@ -24,7 +24,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::super::envelope::{self, Envelope};
 use super::message::{Payload, Request};
-use super::place::{Id, Place};
+use super::netns::{Id, Netns};
 use super::slots::SLOTS;
 use super::socket::{Address, NAME_MAX};
 use crate::error::{Error, ErrorKind, Result};
@@ -120,7 +120,7 @@ pub(in super::super::super) struct Ticket {
     pub(in super::super::super) kind: &'static Kind,
     pub(in super::super::super) slot: u32,
     pub(in super::super::super) generation: u32,
-    pub(in super::super) place: Place,
+    pub(in super::super) netns: Netns,
     pub(in super::super::super) instance: Id,
     pub(in super::super::super) key: Id,
     pub(in super::super) address: Address,
@@ -149,8 +149,8 @@ impl Ticket {
             name: name.len() as u8,
             slot: self.slot.into(),
             generation: self.generation.into(),
-            boot: self.place.boot,
-            net: [self.place.net.0.into(), self.place.net.1.into()],
+            boot: self.netns.boot,
+            net: [self.netns.net.0.into(), self.netns.net.1.into()],
             instance: self.instance,
             key: self.key,
             payload: self.payload,
@@ -188,7 +188,7 @@ impl Ticket {
             kind,
             slot,
             generation,
-            place: Place {
+            netns: Netns {
                 boot: fields.boot,
                 net: (device, inode),
             },
@@ -257,7 +257,7 @@ mod tests {
                 kind: [&MEMORY, &ENDPOINT, &EVENT][kind],
                 slot: slot.0,
                 generation: slot.1,
-                place: Place { boot, net },
+                netns: Netns { boot, net },
                 instance,
                 key,
                 address,
@@ -276,7 +276,7 @@ mod tests {
                 prop_assert_eq!(parsed.is_ok(), kind.number == ticket.kind.number);
                 if let Ok(parsed) = parsed {
                     prop_assert_eq!(parsed.format(), &bytes[..]);
-                    prop_assert_eq!((parsed.place, parsed.address), (ticket.place, ticket.address.clone()));
+                    prop_assert_eq!((parsed.netns, parsed.address), (ticket.netns, ticket.address.clone()));
                     prop_assert_eq!((parsed.key, parsed.instance), (ticket.key, ticket.instance));
                     prop_assert_eq!(parsed.payload, ticket.payload);
                 }

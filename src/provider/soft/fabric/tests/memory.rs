@@ -251,16 +251,16 @@ fn an_export_of_another_host_or_namespace_or_of_the_past_says_so() {
     let exported = owner.export(READ);
     let here = ticket(&exported);
     let foreign = with(&here, |ticket| ticket.instance = [1; 16]);
-    let host = Place {
+    let host = Netns {
         boot: [1; 16],
-        ..here.place
+        ..here.netns
     };
-    let net = Place {
+    let net = Netns {
         net: (1, 2),
-        ..here.place
+        ..here.netns
     };
-    let at = |place| {
-        let ticket = with(&foreign, |ticket| ticket.place = place);
+    let at = |netns| {
+        let ticket = with(&foreign, |ticket| ticket.netns = netns);
         import(&ticket, soon()).err().unwrap()
     };
     assert!(at(host).to_string().contains("another host"));
@@ -471,7 +471,7 @@ fn a_thousand_imports_cost_no_descriptors_and_all_goes_back() {
 fn a_path_socket_is_used_if_asked_for_and_removed() {
     alone("a_path_socket_is_used_if_asked_for_and_removed", || {
         use super::super::current::set_socket_path;
-        let name = place::hex(&place::random().unwrap());
+        let name = netns::hex(&netns::random().unwrap());
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir).unwrap();
         let owner = Owner::new();

@@ -12,8 +12,8 @@ use zerocopy::IntoBytes;
 
 use super::current;
 use super::protocol::{
-    Address, DESCRIPTORS, Kind, PAYLOAD, Payload, Place, REQUEST_LEN, Reply, Request, Ticket,
-    place, socket,
+    Address, DESCRIPTORS, Kind, Netns, PAYLOAD, Payload, REQUEST_LEN, Reply, Request, Ticket,
+    netns, socket,
 };
 use super::watch::Process;
 use crate::error::{ErrorKind, Result};
@@ -90,7 +90,7 @@ fn hostile_server(
     payload: Payload,
     play: impl FnOnce(OwnedFd, Request) + Send + 'static,
 ) -> (Ticket, JoinHandle<()>) {
-    let name = place::hex(&place::random().unwrap()).into_bytes();
+    let name = netns::hex(&netns::random().unwrap()).into_bytes();
     let address = Address::Abstract(name);
     let listener = socket::listen(&address).unwrap().try_clone().unwrap();
     let listener = UnixListener::from(listener);
@@ -99,7 +99,7 @@ fn hostile_server(
         kind,
         slot: 0,
         generation: 1,
-        place: Place::here().unwrap(),
+        netns: Netns::here().unwrap(),
         instance: [5; 16],
         key: [6; 16],
         address,

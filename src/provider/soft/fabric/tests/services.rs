@@ -196,7 +196,7 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
         for forged in [
             with(&first, |ticket| ticket.address = elsewhere),
             with(&first, |ticket| ticket.instance = [1; 16]),
-            with(&first, |ticket| ticket.place.net = (1, 2)),
+            with(&first, |ticket| ticket.netns.net = (1, 2)),
         ] {
             assert!(fabric.lines.take(&forged).is_none());
         }
@@ -390,8 +390,8 @@ fn an_endpoint_of_another_host_or_namespace_or_of_the_past_says_so() {
         let refused = with(&here, change).connect(&filled(2), soon());
         refused.err().unwrap().to_string()
     };
-    assert!(granted(&|ticket| ticket.place.boot = [1; 16]).contains("another host"));
-    assert!(granted(&|ticket| ticket.place.net = (1, 2)).contains("set_socket_path"));
+    assert!(granted(&|ticket| ticket.netns.boot = [1; 16]).contains("another host"));
+    assert!(granted(&|ticket| ticket.netns.net = (1, 2)).contains("set_socket_path"));
     let nobody = Address::Abstract(b"tokio-doca-nobody".to_vec());
     let stale = with(&here, |ticket| ticket.address = nobody);
     assert_eq!(kind(says(&stale, 2)), ErrorKind::ConnectionReset);

@@ -49,7 +49,7 @@ fn a_message_that_was_published_is_there() {
 fn mutant_that_publishes_a_message_before_it_is_there_is_found() {
     fn publish_and_send(end: &mut End, number: u64) {
         let messages = end.messages();
-        while messages.room(number).is_none() {
+        while messages.capacity(number).is_none() {
             ::loom::thread::yield_now();
         }
         messages.publish(number, head(SHORT));

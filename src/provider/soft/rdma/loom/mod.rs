@@ -100,8 +100,8 @@ impl End {
         &self.connection.messages
     }
 
-    fn post(&mut self, room: usize) {
-        self.connection.post(room);
+    fn post(&mut self, capacity: usize) {
+        self.connection.post(capacity);
     }
 
     /// Continues to send a message of `len` bytes, each of them `value`.
@@ -124,14 +124,14 @@ impl End {
 
     /// Takes a message, or a part of one, that has arrived.
     fn take(&mut self, bytes: &mut [u8]) -> Got {
-        let (dst, room) = (segments(bytes), bytes.len());
+        let (dst, capacity) = (segments(bytes), bytes.len());
         let Connection {
             messages,
             receiving,
             ..
         } = &mut self.connection;
         // SAFETY: as above.
-        unsafe { receiving.take(messages, Some((&dst, room)), usize::MAX) }.unwrap()
+        unsafe { receiving.take(messages, Some((&dst, capacity)), usize::MAX) }.unwrap()
     }
 
     /// Takes a message of `len` bytes, each of them `value`, in several steps if necessary.

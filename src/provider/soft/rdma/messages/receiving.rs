@@ -33,7 +33,7 @@ struct Noted {
     /// True if a caller found no message, and was not notified of a message since.
     wanted: bool,
     /// The maximum length of a message in bytes.
-    room: u32,
+    capacity: u32,
 }
 
 /// What a side that polls without hints waits for.
@@ -77,15 +77,15 @@ fn streamed(head: Head) -> usize {
 }
 
 /// Checks whether a message has arrived whole. Its bytes begin at position `at` of the stream. A
-/// message of more than `room` bytes breaks the protocol.
-fn whole(messages: &MessageRing, number: u64, at: u64, room: u32) -> Result<Next, Nonsense> {
+/// message of more than `capacity` bytes breaks the protocol.
+fn whole(messages: &MessageRing, number: u64, at: u64, capacity: u32) -> Result<Next, Nonsense> {
     let Some(head) = messages.head(number) else {
         return Ok(Next::Missing(Watch::Message(number)));
     };
     let head = head?;
     let len = streamed(head);
     let is_data = matches!(head.kind, Kind::Send | Kind::SendImm);
-    if len > STREAM || is_data && head.len > room {
+    if len > STREAM || is_data && head.len > capacity {
         return Err(Nonsense);
     }
     if len > 0 && messages.stream_len(at)? < len {
@@ -112,29 +112,29 @@ impl Receiving {
     }
 
     /// Starts to receive messages that are pulled. The peer may send `credits` of them, of at most
-    /// `room` bytes each.
-    pub(in super::super) fn pulled(messages: &MessageRing, credits: u32, room: u32) -> Receiving {
+    /// `size` bytes each.
+    pub(in super::super) fn pulled(messages: &MessageRing, credits: u32, size: u32) -> Receiving {
         let noted = Noted {
             number: 0,
             end: 0,
             watch: Watch::Message(0),
             // A caller may have asked for a message before the message ring existed.
             wanted: true,
-            room,
+            capacity: size,
         };
         let mut receiving = Receiving {
             noted: Some(noted),
             ..Receiving::default()
         };
         for _ in 0..credits {
-            receiving.post(messages, room);
+            receiving.post(messages, size);
         }
         receiving
     }
 
     #[inline]
-    pub(in super::super) fn post(&mut self, messages: &MessageRing, room: u32) {
-        messages.post(self.posted, room);
+    pub(in super::super) fn post(&mut self, messages: &MessageRing, capacity: u32) {
+        messages.post(self.posted, capacity);
         self.posted += 1;
     }
 
@@ -171,7 +171,7 @@ impl Receiving {
         let Some(noted) = &self.noted else {
             return Ok(None);
         };
-        match whole(messages, self.number, self.consumed, noted.room)? {
+        match whole(messages, self.number, self.consumed, noted.capacity)? {
             Next::Whole(head) => Ok(Some(head)),
             Next::Missing(_) => Ok(None),
         }
@@ -207,7 +207,7 @@ impl Receiving {
         }
         // The number of messages that wait to be pulled never exceeds the peer's credits.
         while noted.number < self.posted {
-            match whole(messages, noted.number, noted.end, noted.room)? {
+            match whole(messages, noted.number, noted.end, noted.capacity)? {
                 Next::Whole(head) => {
                     noted.number += 1;
                     noted.end += streamed(head) as u64;
@@ -231,17 +231,17 @@ impl Receiving {
     }
 
     /// Takes the oldest message if it has arrived whole, and gives its credit back to the peer. A
-    /// message stays if it is longer than `room`, or if it reports that the peer's message was too
-    /// long.
+    /// message stays if it is longer than `capacity`, or if it reports that the peer's message was
+    /// too long.
     ///
     /// # Safety
     ///
-    /// The memory of `dst` is valid and leased, and has `room` bytes.
+    /// The memory of `dst` is valid and leased, and has `capacity` bytes.
     pub(in super::super) unsafe fn pull(
         &mut self,
         messages: &MessageRing,
         dst: &Segments,
-        room: usize,
+        capacity: usize,
     ) -> Result<Option<Head>, Nonsense> {
         let Some(head) = self.next(messages)? else {
             return Ok(None);
@@ -249,7 +249,7 @@ impl Receiving {
         let len = head.len as usize;
         match head.kind {
             Kind::TooLong => return Ok(Some(head)),
-            Kind::Send | Kind::SendImm if len > room => return Ok(Some(head)),
+            Kind::Send | Kind::SendImm if len > capacity => return Ok(Some(head)),
             Kind::Send | Kind::SendImm if len <= INLINE => {
                 let from = messages.incoming(self.number, len);
                 // SAFETY: `len` bytes lie on both sides; the message ring's memory overlaps no
@@ -270,7 +270,7 @@ impl Receiving {
             Kind::WriteImm => {}
         }
         self.number += 1;
-        let lent = self.noted.as_ref().map_or(0, |noted| noted.room);
+        let lent = self.noted.as_ref().map_or(0, |noted| noted.capacity);
         self.post(messages, lent);
         Ok(Some(head))
     }
@@ -297,14 +297,14 @@ impl Receiving {
             }
         };
         // The peer can have sent this message only for a posted receive that it has seen.
-        let (dst, room) = dst.ok_or(Nonsense)?;
+        let (dst, capacity) = dst.ok_or(Nonsense)?;
         let len = head.len as usize;
         match head.kind {
             Kind::WriteImm | Kind::TooLong => {
                 self.number += 1;
                 return Ok(Got::All(head));
             }
-            Kind::Send | Kind::SendImm if len > room => return Err(Nonsense),
+            Kind::Send | Kind::SendImm if len > capacity => return Err(Nonsense),
             Kind::Send | Kind::SendImm => {}
         }
         if len <= INLINE {

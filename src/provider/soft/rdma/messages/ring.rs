@@ -304,12 +304,12 @@ impl MessageRing {
         self.word(&self.peers, WANTS).load(Ordering::SeqCst) != 0
     }
 
-    /// Posts this side's receive with this number, of `room` bytes.
+    /// Posts this side's receive with this number, of `capacity` bytes.
     #[inline]
-    pub(in super::super) fn post(&self, number: u64, room: u32) {
+    pub(in super::super) fn post(&self, number: u64, capacity: u32) {
         // Release: this side has read the message that this entry had in the turn before.
         self.receive(&self.own, number)
-            .store(numbered(number, room), Ordering::Release);
+            .store(numbered(number, capacity), Ordering::Release);
     }
 
     /// Takes back this side's receive with this number: its word gets the value of the turn before.
@@ -323,7 +323,7 @@ impl MessageRing {
 
     /// Returns the length of the peer's receive with this number, if it is posted.
     #[inline]
-    pub(in super::super) fn room(&self, number: u64) -> Option<u32> {
+    pub(in super::super) fn capacity(&self, number: u64) -> Option<u32> {
         of_number(
             self.receive(&self.peers, number).load(Ordering::Acquire),
             number,
@@ -394,7 +394,7 @@ impl MessageRing {
 
     /// Returns the number of free bytes in this side's stream, after `produced` bytes were put into
     /// it.
-    pub(super) fn stream_room(&self, produced: u64) -> Result<usize, Nonsense> {
+    pub(super) fn stream_free(&self, produced: u64) -> Result<usize, Nonsense> {
         let consumed = self.word(&self.peers, CONSUMED).load(Ordering::Acquire);
         let full = usize::try_from(produced.wrapping_sub(consumed)).map_err(|_| Nonsense)?;
         STREAM.checked_sub(full).ok_or(Nonsense)

@@ -45,7 +45,7 @@ impl Sending {
     pub(in super::super) fn give_back(&mut self, messages: &MessageRing, rested: bool) -> bool {
         let rested = rested || self.asked == self.produced;
         self.asked = self.produced;
-        let is_empty = || messages.stream_room(self.produced) == Ok(STREAM);
+        let is_empty = || messages.stream_free(self.produced) == Ok(STREAM);
         let gives = rested && self.given_back != self.produced && self.part.is_none() && is_empty();
         if gives {
             messages.discard_stream();
@@ -56,16 +56,16 @@ impl Sending {
 
     /// Returns true if a whole message of `len` bytes could be sent at once.
     #[inline]
-    pub(in super::super) fn has_room(&self, messages: &MessageRing, len: usize) -> bool {
-        let Some(room) = messages.room(self.number) else {
+    pub(in super::super) fn has_capacity(&self, messages: &MessageRing, len: usize) -> bool {
+        let Some(capacity) = messages.capacity(self.number) else {
             return false;
         };
         let streamed = len > INLINE;
-        len <= room as usize
+        len <= capacity as usize
             && (!streamed
                 || messages
-                    .stream_room(self.produced)
-                    .is_ok_and(|room| room >= len))
+                    .stream_free(self.produced)
+                    .is_ok_and(|capacity| capacity >= len))
     }
 
     /// Sends a message, or continues to send one. A call copies at most `most` bytes into the
@@ -85,13 +85,13 @@ impl Sending {
         let mut at = match self.part {
             Some(at) => at,
             None => {
-                let Some(room) = messages.room(self.number) else {
+                let Some(capacity) = messages.capacity(self.number) else {
                     return Ok(Sent::NoReceive);
                 };
-                if head.len > room {
+                if head.len > capacity {
                     let kind = Kind::TooLong;
                     self.publish(messages, Head { kind, ..head });
-                    return Ok(Sent::TooLong(room));
+                    return Ok(Sent::TooLong(capacity));
                 }
                 if len <= INLINE {
                     let to = messages.outgoing(self.number, len);
@@ -109,12 +109,12 @@ impl Sending {
         };
         let end = len.min(at.saturating_add(most));
         while at < end {
-            let room = messages.stream_room(self.produced)?;
-            if room == 0 {
+            let capacity = messages.stream_free(self.produced)?;
+            if capacity == 0 {
                 self.part = Some(at);
                 return Ok(Sent::NoRoom);
             }
-            let to = messages.stream_out(self.produced, PIECE.min(room).min(end - at));
+            let to = messages.stream_out(self.produced, PIECE.min(capacity).min(end - at));
             let step = to.len();
             // SAFETY: as above.
             unsafe { copy::gather(src, at, &to, 0, step) };
@@ -139,7 +139,7 @@ impl Sending {
 
     /// Notifies the peer of a write to its memory.
     pub(in super::super) fn notify_peer(&mut self, messages: &MessageRing, head: Head) -> Sent {
-        if messages.room(self.number).is_none() {
+        if messages.capacity(self.number).is_none() {
             return Sent::NoReceive;
         }
         self.publish(messages, head);

@@ -21,7 +21,7 @@ pub(crate) trait Wanted {
 }
 
 /// A table of receives or waits.
-pub(super) trait Places: Wanted + Send + Sync {
+pub(super) trait EntryTable: Wanted + Send + Sync {
     /// Returns the table's number: the upper part of the Tokens of its entries.
     fn number(&self) -> u32;
 

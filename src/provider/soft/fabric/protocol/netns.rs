@@ -1,5 +1,5 @@
-//! The place of a process, as far as it matters to other processes that want to connect: the boot
-//! of the machine, and the network namespace.
+//! The network namespace of a process, as other processes that want to connect know it: the boot of
+//! the machine, and the inode of the namespace.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,20 +19,20 @@ pub(in super::super::super) fn words_of(id: &Id) -> [u64; 2] {
 
 /// A boot of a machine, and one of the network namespaces of that boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Place {
+pub(in super::super) struct Netns {
     pub(in super::super) boot: Id,
     /// The device and the inode of the namespace. They differ for any two namespaces of one boot.
     pub(in super::super) net: (u64, u64),
 }
 
-impl Place {
+impl Netns {
     /// Returns the boot and the network namespace of the calling thread: a thread can have its own
     /// namespace (setns(2)).
-    pub(in super::super) fn here() -> Result<Place> {
+    pub(in super::super) fn here() -> Result<Netns> {
         const NET: &str = "/proc/thread-self/ns/net";
         let net = fs::metadata(NET).map_err(|error| Error::os(None, NET, error))?;
         let (boot, net) = (boot()?, (net.dev(), net.ino()));
-        Ok(Place { boot, net })
+        Ok(Netns { boot, net })
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
         for junk in ["", "00010203", "zz010203-0405-0607-0809-0a0b0c0d0e0f"] {
             assert_eq!(uuid(junk), None, "{junk}");
         }
-        assert_eq!(Place::here().unwrap(), Place::here().unwrap());
+        assert_eq!(Netns::here().unwrap(), Netns::here().unwrap());
     }
 
     #[test]
