@@ -123,7 +123,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
             let text = match error.get(ContextKind::InvalidSubcommand) {
                 // What clap says of a second word is about its own rules.
                 Some(word) if error.kind() == ErrorKind::ArgumentConflict => {
-                    format!("'{word}' is one word too many: --help says what can be written")
+                    format!("'{word}' does not go with what is before it: see --help")
                 }
                 _ => sentence(&error.render().to_string()),
             };

@@ -189,7 +189,7 @@ pub(super) fn rdma(caps: &RdmaCaps) -> Vec<Row> {
         is("transport", "has a network", caps.transport),
         count(
             "gid_table_size",
-            "places for addresses (GIDs)",
+            "entries for addresses (GIDs)",
             caps.gid_table_size,
         ),
         count("pkey_table_size", "partition keys", caps.pkey_table_size),

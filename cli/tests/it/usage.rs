@@ -79,8 +79,14 @@ fn wrong_usage_is_one_sentence_and_code_2() {
         (&["send", "-", "127.0.0.1:1"], "--name"),
         (&["serve"], "--out"),
         (&["bench"], "<KIND>"),
-        (&["bench", "rdma", "send"], "'send' is one word too many"),
-        (&["bench", "dma", "serve"], "'serve' is one word too many"),
+        (
+            &["bench", "rdma", "send"],
+            "'send' does not go with what is before it",
+        ),
+        (
+            &["bench", "dma", "serve"],
+            "'serve' does not go with what is before it",
+        ),
         (&["completions", "sh"], "bash"),
     ] {
         folder.run(args).refused(2, &[part]);
