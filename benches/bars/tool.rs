@@ -35,11 +35,17 @@ pub(crate) fn p8(report: &mut Report) {
         let what =
             format!("{name} of {SIZE} bytes, the tool and this bench, the larger over the smaller");
         let time = format!("time of a {what}");
-        line(report, "P8.time", rates(&tool, name), 1.3, &time);
+        line(
+            report,
+            &format!("P8.{name}.time"),
+            rates(&tool, name),
+            1.3,
+            &time,
+        );
         let count = format!("instructions of a {what}");
         line(
             report,
-            "P8.instructions",
+            &format!("P8.{name}.instructions"),
             instructions(&tool, name),
             1.1,
             &count,
@@ -160,12 +166,11 @@ fn number(json: &str, key: &str) -> Result<f64, String> {
 pub(crate) fn run(scenario: &str, milliseconds: u64) {
     let mut kinds = KINDS.into_iter();
     let kind = kinds.find(|(name, _)| scenario == format!("tool-{name}"));
-    let infos = Device::list().expect("devices");
     let plan = Plan {
         kind: kind.unwrap_or_else(|| panic!("no scenario {scenario}")).1,
         baseline: None,
         peer: None,
-        device: Device::open(infos[0].name()).expect("the first device"),
+        device: Device::open_default().expect("the device that the tool takes"),
         mode: Mode::EventDriven,
         size: SIZE,
         depth: 1,
