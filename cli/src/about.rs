@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use tokio_doca::device::DevInfo;
 
-use crate::adapters::CLASS;
+use crate::adapters::{self, CLASS, Link};
 use crate::system;
 
 #[derive(Debug, Serialize)]
@@ -21,6 +21,8 @@ pub(crate) struct About {
     pub(crate) driver: Option<String>,
     /// The firmware of an adapter.
     pub(crate) firmware: Option<String>,
+    /// The link of an adapter's port: its state, layer and rate.
+    pub(crate) link: Option<String>,
     /// The variables that change the software device, as `NAME=value`.
     pub(crate) settings: Vec<String>,
     /// The other side of a check between two hosts.
@@ -52,6 +54,7 @@ impl About {
             driver: driver(&folder),
             // The firmware version of Soft-RoCE is empty.
             firmware: firmware.filter(|it| !it.is_empty()),
+            link: adapters::link(Path::new(CLASS), info.name()).map(link),
             settings: settings(),
             peer: None,
         }
@@ -84,6 +87,7 @@ impl About {
             optional("PCI address", &self.pci_address),
             optional("driver", &self.driver),
             optional("firmware", &self.firmware),
+            optional("link", &self.link),
             optional("settings", &settings),
             peer.map(|it| ("peer", it.address.clone())),
             peer.map(|it| ("its device", it.about.clone())),
@@ -96,6 +100,11 @@ impl About {
 fn driver(folder: &Path) -> Option<String> {
     let link = folder.join("device/driver").read_link().ok()?;
     Some(link.file_name()?.to_string_lossy().into_owned())
+}
+
+fn link(link: Link) -> String {
+    let port = format!("port {}", link.port);
+    [port, link.state, link.layer, link.rate].join(", ")
 }
 
 fn settings() -> Vec<String> {

@@ -9,10 +9,10 @@ const AFTER: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage. NO_COLOR=1 turns colours off.
 TOKIO_DOCA_SOFT=dpu shows the DPU's side of the software device.";
 
-/// DMA and RDMA devices: lists them, tells what they can do, copies and hashes
+/// See, check and measure DMA and RDMA devices; copy, hash and send files by them
 #[derive(Parser)]
 #[command(name = "tokio-doca", version, after_help = AFTER)]
-#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,

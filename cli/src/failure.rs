@@ -133,14 +133,16 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Makes one sentence of clap's paragraphs: the error, its tips, and the usage.
+/// Makes one sentence of clap's paragraphs: the error, its tips, the usage, and where to read more.
 fn sentence(text: &str) -> String {
-    let paragraphs = text.trim().split("\n\n").filter_map(|paragraph| {
+    let paragraphs = text.trim().split("\n\n").map(|paragraph| {
         let words: Vec<&str> = paragraph.split_whitespace().collect();
         let words = words.join(" ");
         let words = words.strip_prefix("error: ").unwrap_or(&words);
-        let is_wanted = !words.starts_with("For more information");
-        is_wanted.then(|| words.replacen("Usage: ", "usage: ", 1))
+        match words.starts_with("For more information") {
+            true => "see --help".to_owned(),
+            false => words.replacen("Usage: ", "usage: ", 1),
+        }
     });
     paragraphs.collect::<Vec<_>>().join("; ")
 }
@@ -156,7 +158,7 @@ mod tests {
         assert_eq!(
             sentence(text),
             "unrecognized subcommand 'devs'; tip: a similar one exists: 'devices'; \
-             usage: tokio-doca <COMMAND>"
+             usage: tokio-doca <COMMAND>; see --help"
         );
     }
 

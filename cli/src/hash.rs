@@ -65,6 +65,10 @@ pub(crate) fn run(args: &Args) -> Result {
 async fn hash(hasher: &Hasher, path: &Path) -> Result<String> {
     let input: Input = match path.as_os_str() == "-" {
         true => Box::new(io::stdin()),
+        false if path.is_dir() => {
+            let text = format!("cannot hash {}: it is a directory: name a file", name(path));
+            return Err(Failure::Failed(text));
+        }
         false => Box::new(File::open(path).map_err(cannot("read", path))?),
     };
     hasher.sum(input, path).await

@@ -43,7 +43,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result {
 
 /// Makes a progress bar for bytes on stderr, which is shown only if stderr is a terminal.
 pub(crate) fn bar(size: u64, what: &'static str) -> ProgressBar {
-    let template = "{msg} {bar:30} {percent:>3} % of {total_bytes}, {bytes_per_sec}, {eta} left";
+    let template = "{msg} {bar:20} {percent:>3} % of {total_bytes}, {bytes_per_sec}, {eta} left";
     let style = ProgressStyle::with_template(template).expect("the template is right");
     let bar = ProgressBar::new(size).with_style(style.progress_chars("#>-"));
     bar.with_message(what)

@@ -112,10 +112,13 @@ impl Drop for Target {
 }
 
 fn exists(dst: &Path, existing: Existing) -> Failure {
-    let name = name(dst);
     Failure::Failed(match existing {
-        Existing::Kept => format!("{name} exists and is kept: send the file by another --name"),
-        _ => format!("{name} exists: --force replaces it"),
+        // The sender is told this: the folder is not its business.
+        Existing::Kept => {
+            let name = name(dst.file_name().unwrap_or(dst.as_os_str()).as_ref());
+            format!("{name} exists and is kept: send the file by another --name")
+        }
+        _ => format!("{} exists: --force replaces it", name(dst)),
     })
 }
 

@@ -50,6 +50,7 @@ impl Run {
                 pci_address: Some(text()),
                 driver: Some(text()),
                 firmware: Some(text()),
+                link: None,
                 settings: vec![text()],
                 peer: None,
             },

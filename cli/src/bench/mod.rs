@@ -69,7 +69,7 @@ pub(crate) struct Args {
     /// Bytes: 64, 64,4K or 64..1M [default: by kind]
     #[arg(short, long, value_name = "SIZES", value_parser = sizes)]
     size: Option<Numbers>,
-    /// In flight of a thread: 1, 1,8 or 1..256
+    /// Jobs in flight a thread: 1,8 or 1..256
     #[arg(long, value_name = "DEPTHS", value_parser = depths, default_value = "1")]
     depth: Numbers,
     /// event, busy-poll, hybrid, or a list
@@ -81,11 +81,11 @@ pub(crate) struct Args {
     )]
     #[arg(hide_possible_values = true, value_parser = named(&MODES))]
     mode: Vec<Mode>,
-    /// With a runtime and WorkQ each, 1 to 64
+    /// Threads, each with a runtime and WorkQ
     #[arg(long, value_name = "N", default_value = "1")]
     #[arg(value_parser = threads)]
     threads: usize,
-    /// Of each point, 0.01 to 60
+    /// Time of each point, 0.01 to 60
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
     duration: Duration,
     /// What to compare with: see below

@@ -37,7 +37,7 @@ fn port(kind: &str, state: &str) -> Port {
     }
 }
 
-/// The lacks of a report that have no reason.
+/// Returns the keys of what the report lists as lacking without a reason.
 fn unexplained(report: &Report) -> Vec<(&str, &str)> {
     let all = report
         .sections

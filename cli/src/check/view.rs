@@ -28,8 +28,12 @@ impl Report {
     fn block(&self) -> String {
         let mut lines = self.about.lines();
         lines.push(("result", self.summary.line()));
-        let failed = self.failed();
-        lines.extend(failed.map(|row| ("FAILED", format!("{}: {}", row.subject, said(row)))));
+        let of = |state| self.rows.iter().filter(move |row| row.state == state);
+        let mut lacks: Vec<String> = of(State::NotSupported).map(said).collect();
+        lacks.dedup();
+        lines.extend(lacks.into_iter().map(|text| ("lacks", text)));
+        let failed = of(State::Failed).map(|row| format!("{}: {}", row.subject, said(row)));
+        lines.extend(failed.map(|text| ("FAILED", text)));
         let lines = lines.iter().map(|(word, value)| {
             let value = indented(value, 13);
             format!("{word:<13}{}", value.trim_start())
@@ -154,6 +158,7 @@ mod tests {
             pci_address: None,
             driver: Some("mlx5_core".to_owned()),
             firmware: Some("28.39.1002".to_owned()),
+            link: Some("port 1, active, Ethernet, 100 Gb/sec (4X EDR)".to_owned()),
             settings: Vec::new(),
             peer: None,
         };
@@ -203,7 +208,9 @@ device       mlx5_0, the default
 provider     verbs
 driver       mlx5_core
 firmware     28.39.1002
+link         port 1, active, Ethernet, 100 Gb/sec (4X EDR)
 result       4 checks in 1.2 s: 1 passed, 2 not supported, 1 failed
+lacks        rings once: no completions that ring
 FAILED       SHA-256: busy polls: duty 1: a Job completed twice
 ```
 "

@@ -69,7 +69,7 @@ pub(super) fn devices(view: &View) -> Found {
     };
     Ok(Finding::note(
         found,
-        "Programs use the software device, and streams that allow it use TCP.",
+        "Programs use the software device. Streams to other hosts use TCP if they allow it.",
         "modprobe mlx5_ib, or the driver of your adapter; without one, modprobe rdma_rxe && rdma \
          link add rxe0 type rxe netdev eth0; if rdma system says exclusive, rdma dev set mlx5_0 \
          netns NAME on the host",

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -84,7 +85,10 @@ pub(crate) fn serve(args: &ServeArgs) -> Result {
         fs::read_dir(&folder)?;
         Ok(folder)
     });
-    let folder = folder.map_err(cannot("write to", &args.out))?;
+    let folder = folder.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("{} does not exist: make it first", name(&args.out)),
+        _ => cannot("write to", &args.out)(error),
+    })?;
     let receiver = Receiver {
         folder: &folder,
         token: &token,

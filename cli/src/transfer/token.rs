@@ -66,8 +66,13 @@ impl TokenArgs {
 fn of_file(path: &Path) -> Result<Vec<u8>> {
     let file = File::open(path).map_err(cannot("read", path))?;
     let meta = file.metadata().map_err(cannot("read", path))?;
+    let name = name(path);
+    if meta.is_dir() {
+        return Err(Failure::Failed(format!(
+            "{name} is a directory: name the file of the token"
+        )));
+    }
     if meta.is_file() && meta.mode() & 0o077 != 0 {
-        let name = name(path);
         let text = format!("other users may reach the token in {name}: chmod 600 {name}");
         return Err(Failure::Failed(text));
     }

@@ -64,7 +64,7 @@ fn what_is_missing_is_said_and_the_others_are_hashed() {
     ran.refused(1, &["cannot read missing: No such file"]);
     folder
         .run(["hash", "."])
-        .refused(1, &["cannot read .: Is a directory"]);
+        .refused(1, &["cannot hash .: it is a directory: name a file"]);
     folder
         .run(["hash", "new\nline"])
         .refused(1, &["\"new\\nline\""]);

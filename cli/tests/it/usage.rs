@@ -91,9 +91,38 @@ fn wrong_usage_is_one_sentence_and_code_2() {
     ] {
         folder.run(args).refused(2, &[part]);
     }
+    folder
+        .run(["--xml"])
+        .refused(2, &["'--xml'", "; see --help"]);
+    let help = folder.run(["help", "bench"]).done();
+    assert_eq!(help, folder.run(["bench", "--help"]).done());
     let none = folder.run::<&str>([]);
     assert_eq!(none.code, Some(2));
     assert!(none.err.contains("Usage: tokio-doca"), "{}", none.err);
+}
+
+#[test]
+fn a_folder_in_place_of_a_file_is_named_as_one() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("d")).unwrap();
+    folder.write("a", "bytes");
+    for (args, says) in [
+        (
+            &["hash", "d"][..],
+            "cannot hash d: it is a directory: name a file",
+        ),
+        (&["copy", "d", "b"], "it is a directory: name a file"),
+        (
+            &["send", "a", "127.0.0.1", "--token-file", "d"],
+            "d is a directory: name the file",
+        ),
+        (
+            &["serve", "--out", "nothing"],
+            "nothing does not exist: make it first",
+        ),
+    ] {
+        folder.run(args).refused(1, &[says]);
+    }
 }
 
 #[test]
