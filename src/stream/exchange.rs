@@ -376,10 +376,11 @@ mod tests {
         came: bool,
         refused: usize,
         again: usize,
-        /// The content of the peer's last hello, and whether the listener has welcomed it without
-        /// RDMA.
+        /// The peer's last hello permits TCP.
         may_tcp: bool,
+        /// The peer's last hello offers RDMA.
         has_rdma: bool,
+        /// The listener has welcomed that hello without RDMA.
         tcp: bool,
     }
 

@@ -182,9 +182,9 @@ impl StreamOptions {
         self
     }
 
-    /// Sets the maximum length of a frame in bytes, 4 of which are its header. Defaults to 32 KiB
-    /// and 4 bytes, so that a write of 64 KiB is two frames; 64 bytes to 128 KiB. The smaller value
-    /// of the two sides applies.
+    /// Sets the maximum length of a frame in bytes, including its header of 4 bytes: 64 bytes to
+    /// 128 KiB. Defaults to 32 KiB and 4 bytes, so that a write of 64 KiB is two frames. The
+    /// smaller value of the two sides applies.
     pub fn frame_size(mut self, bytes: usize) -> Self {
         self.frame_size = bytes;
         self

@@ -46,7 +46,7 @@ pub enum ArrayTarget {
 pub struct BufArray(Arc<ArrayInner>);
 
 struct ArrayInner {
-    /// The Bufs keep their slab, and so the claim on the range.
+    /// One Buf for each element. They keep the range claimed while any of them is alive.
     bufs: Box<[Buf]>,
     element_size: usize,
     mmap: Mmap,

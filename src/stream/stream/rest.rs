@@ -266,7 +266,8 @@ impl RdmaLink {
         self.poll_with(cx, Core::poll_take_buf)
     }
 
-    /// Gives up the turn in a line of a `poll_take_buf` that was dropped.
+    /// Leaves the line for shared receive buffers, in which a `poll_take_buf` waited that was
+    /// dropped.
     pub(super) fn leave_bufs(&mut self, cx: &mut Context<'_>) {
         self.popped(cx);
     }

@@ -1,4 +1,4 @@
-//! Receives that were forgotten, and what they keep from others.
+//! What becomes of other receives, and of memory, once a receive was dropped or forgotten.
 
 use support::rdma::{Setup, Side, connect, failed};
 use support::*;

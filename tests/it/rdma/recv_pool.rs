@@ -633,7 +633,7 @@ fn a_job_that_outwaits_the_last_messages_says_that_the_peer_has_left() {
     });
 }
 
-/// A sink sends a burst to a slow stream: it pauses by itself, and loses nothing.
+/// A sink sends a burst to a slow stream. The sink pauses by itself, and no message is lost.
 #[test]
 fn a_burst_meets_a_slow_stream() {
     for mode in all_modes() {

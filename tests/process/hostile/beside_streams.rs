@@ -178,7 +178,8 @@ pub(super) fn beside(
     among(name, TIMES, limit, strikes, attack);
 }
 
-/// Checks that a client that gets one share of `times` is served beside an attack.
+/// Checks as `beside` does, but the client may be `times` times slower: the service does as much
+/// for each attacker as for the client.
 fn among(
     name: &str,
     times: u32,

@@ -54,7 +54,7 @@ pub(super) struct Plan {
     pub(super) repeats_numbers: bool,
     /// The number of the queue pair that was destroyed last.
     pub(super) free_number: Option<u32>,
-    /// Calls that block, once for each time that they are held.
+    /// The calls that block. A call is listed once for each `HeldCalls` that holds it.
     pub(super) held: Vec<&'static str>,
 }
 

@@ -121,10 +121,10 @@ impl Shared {
     }
 
     /// Takes the queue pair of a connection from the adapter, and ends the connection's Jobs and
-    /// receives. `begin` begins the end. If another thread ends or resets the connection, waits
-    /// until that thread is done. When this returns, the connection is still dying, so that only
-    /// the caller may change it. No application is notified meanwhile, since its waker might call
-    /// this function again.
+    /// receives. `begin` marks the connection as dying. If another thread ends or resets the
+    /// connection, waits until that thread is done. When this returns, the mark is still set, and
+    /// only the caller may change the connection and clear the mark. No application is notified
+    /// meanwhile, since its waker might call this function again.
     fn take_down(
         &self,
         conn: &Arc<RcConnection>,

@@ -152,8 +152,8 @@ impl Refusal {
 }
 
 impl From<Error> for Refusal {
-    /// Converts an error. One that is not the system's means that this process has reached a limit
-    /// of its memory.
+    /// Converts an error. An error without an errno becomes `ENOMEM`: this process has reached a
+    /// limit of its memory.
     fn from(error: Error) -> Refusal {
         error.errno().map_or(Errno::ENOMEM, Errno::from_raw).into()
     }

@@ -238,8 +238,8 @@ impl DoorbellPage {
         Some((index, number))
     }
 
-    /// Lets, on the host, this endpoint use a message ring of this number and shape that was kept.
-    /// Returns the ring and its index, or `None` if there is no such ring.
+    /// Gives this endpoint, on the side of the host, a kept message ring of this number and shape
+    /// to use again. Returns the ring and its index, or `None` if there is no such ring.
     pub(in super::super) fn admit_again(
         &self,
         endpoint: u32,
