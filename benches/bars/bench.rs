@@ -58,7 +58,12 @@ impl Turns {
 
     /// Measures a round, and returns the nanoseconds per operation.
     pub(crate) fn round(&mut self) -> f64 {
-        let round = self.load.round(ROUND).expect("a round");
+        self.round_of(ROUND)
+    }
+
+    /// Measures a round of this length, and returns the nanoseconds per operation.
+    pub(crate) fn round_of(&mut self, length: Duration) -> f64 {
+        let round = self.load.round(length).expect("a round");
         let operations = round.latency.len();
         self.operations += operations;
         round.took.as_nanos() as f64 / operations as f64

@@ -87,19 +87,33 @@ fn busy_inline(jobs: u64, stats: bool) {
 
 /// Runs a scenario under callgrind with these options. Returns callgrind's standard error.
 pub(crate) fn callgrind(scenario: &str, jobs: u64, options: &[&str]) -> Result<String, String> {
-    let output = Command::new("valgrind")
-        .arg("--tool=callgrind")
-        .args(options)
-        .arg(std::env::current_exe().map_err(|error| error.to_string())?)
-        .args(["scenario", scenario, &jobs.to_string()])
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("valgrind does not start: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let mut command = Command::new("valgrind");
+    command.arg("--tool=callgrind").args(options);
+    command.arg(std::env::current_exe().map_err(|error| error.to_string())?);
+    let [_, text] = output(command.args(["scenario", scenario, &jobs.to_string()]))?;
+    Ok(text)
+}
+
+/// Runs a program without input. Returns its standard output and its standard error.
+pub(crate) fn output(command: &mut Command) -> Result<[String; 2], String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| {
+        let program = command.get_program().display();
+        format!("{program} does not start: {error}")
+    })?;
+    let texts = [output.stdout, output.stderr];
+    let [out, err] = texts.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     match output.status.success() {
-        true => Ok(text),
-        false => Err(format!("{scenario} failed under valgrind: {text}")),
+        true => Ok([out, err]),
+        false => Err(format!("{command:?} failed: {err}")),
     }
+}
+
+/// Returns the number of instructions that callgrind reports on its standard error.
+pub(crate) fn collected(text: &str) -> Result<u64, String> {
+    text.lines()
+        .find_map(|line| line.split_once("Collected :"))
+        .and_then(|(_, number)| number.trim().parse().ok())
+        .ok_or_else(|| format!("callgrind reports no instructions: {text}"))
 }
 
 /// Returns the count per job: the difference of the counts of two runs, divided by the difference
@@ -113,10 +127,7 @@ pub(crate) fn per_job(count: impl Fn(u64) -> Result<u64, String>) -> Result<f64,
 pub(crate) fn instructions(scenario: &str) -> Result<f64, String> {
     per_job(|jobs| {
         let text = callgrind(scenario, jobs, &["--callgrind-out-file=/dev/null"])?;
-        text.lines()
-            .find_map(|line| line.split_once("Collected :"))
-            .and_then(|(_, number)| number.trim().parse().ok())
-            .ok_or_else(|| format!("callgrind said nothing of {scenario}: {text}"))
+        collected(&text).map_err(|why| format!("{scenario}: {why}"))
     })
 }
 

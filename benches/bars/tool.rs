@@ -1,15 +1,17 @@
 //! P8: `tokio-doca bench` measures by the loops of this bench, so both must agree. The variable
 //! `TOKIO_DOCA_TOOL` is the path of a release build of the tool; nothing is built here.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use tokio_doca::{Device, Mode};
 
-use super::bench::load::{Kind, Load, Plan};
+use super::bench::Turns;
+use super::bench::load::Kind;
 use super::measure::Samples;
 use super::report::Goal::AtMost;
 use super::report::Report;
+use super::scenario::{collected, output};
 
 const TOOL: &str = "TOKIO_DOCA_TOOL";
 const SIZE: usize = 64;
@@ -18,6 +20,7 @@ const ROUNDS: usize = 5;
 const ROUND: u64 = 200;
 const FEW: u64 = 1000;
 const MANY: u64 = 3000;
+const WARM_UP: Duration = Duration::from_millis(20);
 
 /// What is measured, by the names that the tool has.
 const KINDS: [(&str, Kind); 3] = [
@@ -75,7 +78,8 @@ fn rates(tool: &str, name: &str) -> Result<[f64; 2], String> {
     let mut samples = [const { Vec::new() }; 2];
     for _ in 0..ROUNDS {
         for (mut command, samples) in both(tool, name, ROUND, &[])?.into_iter().zip(&mut samples) {
-            samples.push(number(&said(&mut command)?.0, "operations_per_second")?);
+            let [out, _] = output(&mut command)?;
+            samples.push(number(&out, "operations_per_second")?);
         }
     }
     Ok(samples.map(|samples| Samples::of(samples).median()))
@@ -91,13 +95,8 @@ fn instructions(tool: &str, name: &str) -> Result<[f64; 2], String> {
     let counts = |milliseconds| -> Result<Vec<[f64; 2]>, String> {
         let commands = both(tool, name, milliseconds, &options)?;
         let count = |mut command: Command| {
-            let (out, err) = said(&mut command)?;
-            let collected = err
-                .split_once("Collected :")
-                .map(|(_, rest)| rest.trim_start());
-            let collected = collected.and_then(|it| it.split_whitespace().next()?.parse().ok());
-            let collected = collected.ok_or_else(|| format!("callgrind said nothing: {err}"))?;
-            Ok([collected, number(&out, "operations")?])
+            let [out, err] = output(&mut command)?;
+            Ok([collected(&err)? as f64, number(&out, "operations")?])
         };
         commands.into_iter().map(count).collect()
     };
@@ -119,7 +118,7 @@ fn both(
     let begin = |program: &str| {
         let mut words = before.iter().copied().chain([program]);
         let mut command = Command::new(words.next().unwrap_or(program));
-        command.args(words).stdin(Stdio::null());
+        command.args(words);
         command
     };
     let mut theirs = begin(tool);
@@ -141,18 +140,6 @@ fn both(
     Ok([theirs, ours])
 }
 
-fn said(command: &mut Command) -> Result<(String, String), String> {
-    let output = command
-        .output()
-        .map_err(|error| format!("{command:?}: {error}"))?;
-    let [out, err] =
-        [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
-    match output.status.success() {
-        true => Ok((out, err)),
-        false => Err(format!("{command:?} failed: {err}")),
-    }
-}
-
 /// The first number with this key, in JSON.
 fn number(json: &str, key: &str) -> Result<f64, String> {
     let rest = json
@@ -166,24 +153,14 @@ fn number(json: &str, key: &str) -> Result<f64, String> {
 pub(crate) fn run(scenario: &str, milliseconds: u64) {
     let mut kinds = KINDS.into_iter();
     let kind = kinds.find(|(name, _)| scenario == format!("tool-{name}"));
-    let plan = Plan {
-        kind: kind.unwrap_or_else(|| panic!("no scenario {scenario}")).1,
-        baseline: None,
-        peer: None,
-        device: Device::open_default().expect("the device that the tool takes"),
-        mode: Mode::EventDriven,
-        size: SIZE,
-        depth: 1,
-        threads: 1,
-    };
-    let load = Load::start(&plan).expect("a load");
-    load.round(Duration::from_millis(20))
-        .expect("a round that warms up");
-    let round = load
-        .round(Duration::from_millis(milliseconds))
-        .expect("a round");
-    load.end().expect("an end");
-    let operations = round.latency.len();
-    let rate = operations as f64 / round.took.as_secs_f64();
+    let kind = kind.unwrap_or_else(|| panic!("no scenario {scenario}")).1;
+    let device = Device::open_default().expect("the device that the tool takes");
+    let turns = Turns::start(&device, Mode::EventDriven, (kind, None), (SIZE, 1));
+    let mut turns = turns.expect("operations");
+    turns.round_of(WARM_UP);
+    turns.operations = 0;
+    let each = turns.round_of(Duration::from_millis(milliseconds));
+    let (operations, rate) = (turns.operations, 1e9 / each);
+    turns.end();
     println!("\"operations\": {operations}, \"operations_per_second\": {rate}");
 }
