@@ -39,10 +39,8 @@ pub(crate) struct Peer {
 
 impl About {
     pub(crate) fn of(info: &DevInfo, default: bool) -> About {
-        // A device's name may end in a slash and the number of a port.
-        let name = info.name().split('/').next().unwrap_or_default();
-        let folder = Path::new(CLASS).join(name);
-        let firmware = system::text(&folder.join("fw_ver")).ok();
+        let class = Path::new(CLASS);
+        let folder = adapters::folder(class, info.name());
         let kernel = system::text(Path::new("/proc/sys/kernel/osrelease")).ok();
         About {
             version: env!("CARGO_PKG_VERSION"),
@@ -52,9 +50,8 @@ impl About {
             provider: info.provider().to_owned(),
             pci_address: info.pci_addr().map(|it| it.to_string()),
             driver: driver(&folder),
-            // The firmware version of Soft-RoCE is empty.
-            firmware: firmware.filter(|it| !it.is_empty()),
-            link: adapters::link(Path::new(CLASS), info.name()).map(link),
+            firmware: adapters::firmware(&folder),
+            link: adapters::link(class, info.name()).map(link),
             settings: settings(),
             peer: None,
         }

@@ -127,16 +127,26 @@ pub(crate) fn link(class: &Path, name: &str) -> Option<Link> {
     })
 }
 
-pub(crate) fn hardware(class: &Path, name: &str) -> Option<Hardware> {
-    let (_, port) = port(class, name)?;
-    let adapter = class.join(name.split('/').next()?);
-    let text = |file| read(adapter.join(file)).unwrap_or_default();
-    Some(Hardware {
+/// Returns the folder of a device's adapter. The name may end in a slash and the number of a port.
+pub(crate) fn folder(class: &Path, name: &str) -> PathBuf {
+    class.join(name.split('/').next().unwrap_or_default())
+}
+
+/// Returns the version of an adapter's firmware. Soft-RoCE has none.
+pub(crate) fn firmware(adapter: &Path) -> Option<String> {
+    read(adapter.join("fw_ver"))
+}
+
+/// Describes a device's adapter, and its port of this number.
+pub(crate) fn hardware(class: &Path, name: &str, port: u32) -> Hardware {
+    let adapter = folder(class, name);
+    let port = adapter.join(format!("ports/{port}"));
+    Hardware {
         kind: word(adapter.join("node_type")),
-        firmware: text("fw_ver"),
-        guid: text("node_guid"),
+        firmware: firmware(&adapter).unwrap_or_default(),
+        guid: read(adapter.join("node_guid")).unwrap_or_default(),
         physical_state: word(port.join("phys_state")).to_lowercase(),
-    })
+    }
 }
 
 /// Returns the addresses of a device's port. The address `taken`, which a connection uses, is

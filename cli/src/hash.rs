@@ -65,10 +65,7 @@ pub(crate) fn run(args: &Args) -> Result {
 async fn hash(hasher: &Hasher, path: &Path) -> Result<String> {
     let input: Input = match path.as_os_str() == "-" {
         true => Box::new(io::stdin()),
-        false if path.is_dir() => {
-            let text = format!("cannot hash {}: it is a directory: name a file", name(path));
-            return Err(Failure::Failed(text));
-        }
+        false if path.is_dir() => return Err(open::no_file("hash", path, "a directory")),
         false => Box::new(File::open(path).map_err(cannot("read", path))?),
     };
     hasher.sum(input, path).await

@@ -40,8 +40,7 @@ pub(crate) fn source(what: &str, path: &Path) -> Result<Source> {
         _ => Some("no regular file"),
     };
     if let Some(kind) = kind {
-        let text = format!("cannot {what} {}: it is {kind}: name a file", name(path));
-        return Err(Failure::Failed(text));
+        return Err(no_file(what, path, kind));
     }
     let file = File::open(path).map_err(cannot("read", path))?;
     let meta = file.metadata().map_err(cannot("read", path))?;
@@ -49,6 +48,12 @@ pub(crate) fn source(what: &str, path: &Path) -> Result<Source> {
         file: Arc::new(file),
         meta,
     })
+}
+
+/// Returns the sentence for a path that is of this kind in place of a file.
+pub(crate) fn no_file(what: &str, path: &Path, kind: &str) -> Failure {
+    let name = name(path);
+    Failure::Failed(format!("cannot {what} {name}: it is {kind}: name a file"))
 }
 
 /// Parses a size from 1 to `most`: a number of bytes, or of KiB, MiB or GiB.

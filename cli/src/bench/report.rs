@@ -31,7 +31,9 @@ pub(super) struct Row {
     pub(super) mode: &'static str,
     #[serde(flatten)]
     pub(super) measured: Measured,
-    pub(super) system_calls: Calls,
+    /// `None` without `--trace`.
+    #[serde(serialize_with = "calls_or_why_not")]
+    pub(super) system_calls: Option<Calls>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) vs: Vec<Versus>,
 }
@@ -46,18 +48,23 @@ pub(super) enum Calls {
 
 const NOT_ASKED: &str = "without --trace";
 
-impl Calls {
-    pub(super) fn of(calls: Option<&Result<f64, String>>) -> Calls {
-        match calls {
-            Some(Ok(calls)) => Calls::PerOperation(*calls),
-            Some(Err(why)) => Calls::NotMeasured(why.clone()),
-            None => Calls::NotMeasured(NOT_ASKED.to_owned()),
-        }
+/// Serializes the system calls, or that there was no `--trace`.
+fn calls_or_why_not<S: Serializer>(
+    calls: &Option<Calls>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match calls {
+        Some(calls) => calls.serialize(serializer),
+        None => Calls::NotMeasured(NOT_ASKED.to_owned()).serialize(serializer),
     }
+}
 
-    /// Returns true if the run had `--trace`, so that system calls were to be counted.
-    pub(super) fn is_asked(&self) -> bool {
-        !matches!(self, Calls::NotMeasured(why) if why == NOT_ASKED)
+impl Calls {
+    fn of(calls: &Result<f64, String>) -> Calls {
+        match calls {
+            Ok(calls) => Calls::PerOperation(*calls),
+            Err(why) => Calls::NotMeasured(why.clone()),
+        }
     }
 
     /// Returns the count, or why there is none, as a line for people.
@@ -118,7 +125,7 @@ impl Row {
             depth: point.depth,
             mode: name(&MODES, &point.mode),
             measured: Measured::of(&point.figures, bytes),
-            system_calls: Calls::of(point.calls.as_ref()),
+            system_calls: point.calls.as_ref().map(Calls::of),
             vs: point.vs.iter().map(|it| Versus::of(it, bytes)).collect(),
         }
     }
@@ -184,8 +191,7 @@ impl Report {
 
     /// Returns a note that system calls were not counted, unless the run had `--trace`.
     pub(super) fn not_traced(&self) -> Option<String> {
-        let is_missing = |row: &Row| !row.system_calls.is_asked();
-        let is_one_missing = self.points.iter().any(is_missing);
+        let is_one_missing = self.points.iter().any(|row| row.system_calls.is_none());
         is_one_missing.then(|| format!("not measured: system calls, {NOT_ASKED}"))
     }
 

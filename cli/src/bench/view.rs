@@ -59,8 +59,8 @@ fn point(text: &mut String, row: &Row) {
     let _ = write!(text, "{:>9}{:>7}", size(row.size), row.depth);
     figures(text, &row.measured);
     text.push('\n');
-    if row.system_calls.is_asked() {
-        beside(text, "strace", &row.system_calls.words());
+    if let Some(calls) = &row.system_calls {
+        beside(text, "strace", &calls.words());
     }
     row.vs.iter().for_each(|versus| self::versus(text, versus));
 }
@@ -108,7 +108,7 @@ fn figures(text: &mut String, measured: &Measured) {
 #[cfg(test)]
 mod tests {
     use super::super::about::Run;
-    use super::super::report::{Calls, Latency};
+    use super::super::report::Latency;
     use super::*;
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
                 depth: 4096,
                 mode: "busy-poll",
                 measured: measured(),
-                system_calls: Calls::of(None),
+                system_calls: None,
                 vs: vec![
                     versus(Some(measured()), None),
                     versus(None, Some(["reason"; 30].join(" "))),

@@ -54,9 +54,10 @@ struct Port {
 
 impl Port {
     async fn of(class: &Path, name: &str) -> Option<Port> {
+        let link = adapters::link(class, name)?;
         Some(Port {
-            link: adapters::link(class, name)?,
-            hardware: adapters::hardware(class, name)?,
+            hardware: adapters::hardware(class, name, link.port),
+            link,
             taken: adapters::taken(name).await.ok(),
         })
     }

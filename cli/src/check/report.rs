@@ -47,9 +47,9 @@ impl Report {
         }
     }
 
-    /// Returns the rows of checks that failed.
-    pub(super) fn failed(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter().filter(|row| row.state == State::Failed)
+    /// Returns the rows of checks that ended so.
+    pub(super) fn ended(&self, state: State) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(move |row| row.state == state)
     }
 
     /// Returns the sentence with which the command fails, or `None` if all is well.
@@ -62,7 +62,7 @@ impl Report {
         } = self.summary;
         let failed = match failed {
             0 => None,
-            1 => self.failed().next().map(|row| {
+            1 => self.ended(State::Failed).next().map(|row| {
                 let text = format!("a check failed: {}: {}", row.subject, words(&row.check));
                 match (&self.about.peer, &row.why) {
                     (Some(_), Some(why)) => format!("{text}: {why}"),

@@ -28,12 +28,11 @@ impl Report {
     fn block(&self) -> String {
         let mut lines = self.about.lines();
         lines.push(("result", self.summary.line()));
-        let of = |state| self.rows.iter().filter(move |row| row.state == state);
-        let mut lacks: Vec<String> = of(State::NotSupported).map(said).collect();
+        let mut lacks: Vec<String> = self.ended(State::NotSupported).map(said).collect();
         lacks.dedup();
         lines.extend(lacks.into_iter().map(|text| ("lacks", text)));
-        let failed = of(State::Failed).map(|row| format!("{}: {}", row.subject, said(row)));
-        lines.extend(failed.map(|text| ("FAILED", text)));
+        let failed = self.ended(State::Failed);
+        lines.extend(failed.map(|row| ("FAILED", format!("{}: {}", row.subject, said(row)))));
         let lines = lines.iter().map(|(word, value)| {
             let value = indented(value, 13);
             format!("{word:<13}{}", value.trim_start())

@@ -39,8 +39,8 @@ pub(super) fn isolated(view: &View) -> Found {
         "none",
         "The scheduler runs other tasks on the CPUs of threads that busy-poll, which delays the \
          slowest of their answers. Pin such a thread to an isolated CPU (PollThread::cpu).",
-        "boot with isolcpus=LIST nohz_full=LIST on the command line of the kernel, where LIST names \
-         some of several CPUs, as 2-3 of four",
+        "boot with isolcpus=LIST nohz_full=LIST on the command line of the kernel, where LIST \
+         names some of several CPUs, as 2-3 of four",
     ))
 }
 

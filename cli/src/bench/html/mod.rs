@@ -177,9 +177,10 @@ fn traced(row: &Row) -> Option<String> {
     let Row {
         size, depth, mode, ..
     } = row;
-    let calls = row.system_calls.words();
-    let note = format!("{size} bytes, depth {depth}, {mode}: {calls}, under strace");
-    row.system_calls.is_asked().then_some(note)
+    let calls = row.system_calls.as_ref()?.words();
+    Some(format!(
+        "{size} bytes, depth {depth}, {mode}: {calls}, under strace"
+    ))
 }
 
 /// Returns a note for each reason for which a baseline was not measured.

@@ -3,7 +3,7 @@
 use roxmltree::{Document, ParsingOptions};
 
 use super::super::about::Run;
-use super::super::report::{Calls, Latency, Measured, Report, Row, Versus};
+use super::super::report::{Latency, Measured, Report, Row, Versus};
 use super::*;
 
 const HOSTILE: &str = "</dd><script>alert('x')</script><img src=\"x\" onerror=a> &amp; \u{1b}[31m";
@@ -44,7 +44,7 @@ fn report(text: &str, sizes: &[usize], depths: &[usize]) -> Report {
                 depth,
                 mode,
                 measured: measured((size * depth) as u64),
-                system_calls: Calls::of(None),
+                system_calls: None,
                 vs: vec![
                     versus("tcp", Some(measured(1)), None),
                     versus("unix", None, Some(text.to_owned())),
