@@ -131,7 +131,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         let (read, from, data) = src
             .lease_data(holder, rule)
             .map_err(|error| explain(src, dst, error))?;
-        let (write, to, tail_extent) = dst
+        let (write, to, free) = dst
             .lease_tail(holder, rule)
             .map_err(|error| explain(src, dst, error))?;
         if !leases_tell && share(src, dst, single) {
@@ -141,7 +141,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
             leases: (read, write),
             src: from,
             dst: to,
-            len: rule.len(data, tail_extent)?,
+            len: rule.len(data, free)?,
         })
     }
 
