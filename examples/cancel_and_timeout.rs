@@ -116,7 +116,7 @@ async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
 /// Waits until no job uses the Buf. A service would rather use another Buf.
 async fn until_free(buf: &Buf, workq: &WorkQ) -> Result<()> {
     in_time("a copy that nobody awaits", buf.released()).await?;
-    // The error of a copy that nobody awaited is not returned anywhere, but it is counted.
+    // The error of a copy that no task awaited is not returned anywhere, but it is counted.
     match workq.stats().failed {
         0 => Ok(()),
         failed => Err(format!("{failed} copy failed that nobody awaited").into()),

@@ -216,7 +216,7 @@ impl Shared {
             let mut state = lock(&self.state);
             state.done.push_back(Completion::new(token, result));
             if std::mem::take(&mut state.armed) {
-                self.signal.ring();
+                self.signal.raise();
             }
         }
         let keep = lock(&self.state).keep.take();

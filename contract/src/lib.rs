@@ -65,17 +65,17 @@ mod sync_event;
 
 pub use checks::{
     a_device_says_the_same_of_itself, a_job_of_an_unknown_kind_is_refused,
-    a_refused_job_was_never_seen, armed_completions_ring_once, busy_polls, caps_are_kept,
+    a_refused_job_was_never_seen, armed_completions_signal_once, busy_polls, caps_are_kept,
     completed_memory_is_left_alone, crcs_are_known, digests_are_known,
     each_accepted_job_completes_once, each_import_of_a_list_is_checked, each_queue_is_new,
     each_registration_stands_alone, imported_lists_are_gathered_and_scattered,
-    inline_answers_are_over, lists_are_gathered_and_scattered, no_completion_is_slept_through,
+    inline_jobs_are_complete, lists_are_gathered_and_scattered, no_completion_is_slept_through,
     retire_keeps_until_nothing_is_in_flight, serves_several_runtimes, sessions_go_on,
     sleeps_and_wakes,
 };
 pub use rdma::{
     Peers, a_listener_is_connected_by_its_peer, a_refused_operation_was_never_seen,
-    a_reset_ends_all, armed_messages_ring_once, exported_memory_is_reached,
+    a_reset_ends_all, armed_messages_signal_once, exported_memory_is_reached,
     failures_flush_what_is_behind_them, no_message_is_slept_through, permissions_are_kept,
     pooled_messages_are_taken_in_order, rdma, rdma_busy_polls, rdma_caps_are_kept,
     rdma_sleeps_and_wakes, receives_may_come_late, remote_operations_complete_in_order,
@@ -85,7 +85,7 @@ pub use report::{Outcome, SelfTest, Verdict, selftest};
 pub use rig::{DEADLINE, Sample, Subject};
 pub use suite::{accel, all, crc, dma, sha};
 pub use sync_event::{
-    Events, a_counter_lies_where_it_was_told, a_stopped_event_ends_all, armed_waits_ring,
+    Events, a_counter_lies_where_it_was_told, a_stopped_event_ends_all, armed_waits_signal,
     event_jobs_are_done_in_order, events_busy_poll_and_sleep, sync_event,
     waits_beyond_the_limit_fail, waits_end_once_and_not_before,
 };

@@ -3,9 +3,9 @@
 use crate::check::{Check, Fits, checks, run_all};
 use crate::checks::{
     a_device_says_the_same_of_itself, a_job_of_an_unknown_kind_is_refused,
-    armed_completions_ring_once, busy_polls, caps_are_kept, completed_memory_is_left_alone,
+    armed_completions_signal_once, busy_polls, caps_are_kept, completed_memory_is_left_alone,
     crcs_are_known, digests_are_known, each_accepted_job_completes_once, each_queue_is_new,
-    each_registration_stands_alone, inline_answers_are_over, lists_are_gathered_and_scattered,
+    each_registration_stands_alone, inline_jobs_are_complete, lists_are_gathered_and_scattered,
     no_completion_is_slept_through, retire_keeps_until_nothing_is_in_flight,
     serves_several_runtimes, sessions_go_on, sleeps_and_wakes,
 };
@@ -81,24 +81,24 @@ pub(super) const CHECKS: &[Check<Subject>] = checks![
         completed_memory_is_left_alone,
         lists_are_gathered_and_scattered,
         a_job_of_an_unknown_kind_is_refused,
-        inline_answers_are_over;
-    rings => armed_completions_ring_once, no_completion_is_slept_through;
+        inline_jobs_are_complete;
+    signals => armed_completions_signal_once, no_completion_is_slept_through;
     |_| Fits::Yes => retire_keeps_until_nothing_is_in_flight;
     |subject| Fits::only(subject.in_parts()) => sessions_go_on;
     |subject| Fits::only(!subject.in_parts()) => busy_polls;
-    whole_and_rings => sleeps_and_wakes, serves_several_runtimes;
+    whole_and_signals => sleeps_and_wakes, serves_several_runtimes;
     |subject| Fits::only(is_whole_hash(subject)) => digests_are_known;
     |subject| Fits::only(matches!(subject.kind, Kind::Crc { .. })) => crcs_are_known;
 ];
 
-fn rings(subject: &Subject) -> Fits {
-    Fits::needs(subject.event_driven(), "completions that ring")
+fn signals(subject: &Subject) -> Fits {
+    Fits::needs(subject.event_driven(), "completion events")
 }
 
-fn whole_and_rings(subject: &Subject) -> Fits {
+fn whole_and_signals(subject: &Subject) -> Fits {
     match subject.in_parts() {
         true => Fits::No,
-        false => rings(subject),
+        false => signals(subject),
     }
 }
 

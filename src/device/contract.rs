@@ -69,8 +69,8 @@
 //! | 1 | `each_accepted_job_completes_once`, `lists_are_gathered_and_scattered`, `imported_lists_are_gathered_and_scattered` (on a device that imports what another one exports to the DPU); for hashes `digests_are_known`, `sessions_go_on`; for CRCs `crcs_are_known` |
 //! | 2 | `completed_memory_is_left_alone` |
 //! | 3 | `a_job_of_an_unknown_kind_is_refused`, `a_refused_job_was_never_seen` (the author makes the device refuse); all others check what `submit` answers |
-//! | 4 | `inline_answers_are_over` |
-//! | 5 | `armed_completions_ring_once`, `no_completion_is_slept_through` |
+//! | 4 | `inline_jobs_are_complete` |
+//! | 5 | `armed_completions_signal_once`, `no_completion_is_slept_through` |
 //! | 6 | `retire_keeps_until_nothing_is_in_flight` |
 //! | 7 | all of them: each runs under a deadline. No suite can test that all input from outside is checked |
 //! | what [`Caps`] say | `caps_are_kept` |
@@ -86,7 +86,7 @@
 //! |---|---|
 //! | 1 to 4 and endpoint duty 1 | `remote_operations_complete_in_order`, `receives_may_come_late` |
 //! | 3 | `a_refused_operation_was_never_seen` (the author makes the device refuse) |
-//! | 5 | `armed_messages_ring_once`, `no_message_is_slept_through` |
+//! | 5 | `armed_messages_signal_once`, `no_message_is_slept_through` |
 //! | 6 | `retired_receives_are_left_alone`; all others retire endpoints and queues at their end |
 //! | 7 | all of them: each runs under a deadline |
 //! | endpoint duty 2 | `failures_flush_what_is_behind_them`, `permissions_are_kept` |
@@ -102,7 +102,7 @@
 //! |---|---|
 //! | 1, 3 | `event_jobs_are_done_in_order`, `waits_end_once_and_not_before` |
 //! | those of [`EventPort`] | the same two, and `waits_beyond_the_limit_fail` |
-//! | 5 | `armed_waits_ring` |
+//! | 5 | `armed_waits_signal` |
 //! | those of [`EventCounter`] | `a_stopped_event_ends_all` |
 //! | adapter duty 4 | `a_counter_lies_where_it_was_told` |
 //! | all together | `events_busy_poll_and_sleep` |

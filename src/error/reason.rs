@@ -77,7 +77,7 @@ reasons! {
         "the device does not compute this hash of {bits} bits"
         => "ShaCaps::algorithms lists what it computes";
     /// The destination has less tailroom than a digest.
-    NoRoomForDigest, InvalidValue,
+    DigestTailroom, InvalidValue,
         "the destination has less tailroom than a digest has bytes",
         |have, need|
         "the destination has {have} bytes of tailroom, and a digest {need}"
@@ -91,9 +91,9 @@ reasons! {
         => "give the rest to finish()";
     /// A session was to be copied to a session of another algorithm.
     OtherAlgorithm, InvalidValue,
-        "a session cannot go on in one of another algorithm",
+        "the two sessions compute different digests",
         |from, to|
-        "a session whose digest has {from} bytes cannot go on in one whose digest has {to}"
+        "one session computes digests of {from} bytes, and the other of {to}"
         => "make both with the same algorithm";
     /// A job in flight uses the session.
     SessionInUse, InUse,
@@ -218,38 +218,38 @@ reasons! {
     /// The peer has sent more messages to a [`RecvPool`](crate::rdma::RecvPool) than its credits,
     /// and other peers have none left. Occurs on adapters; the text has the connection's credits.
     CreditsExceeded, ConnectionAborted,
-        "the peer has sent more messages than its credits, which nobody takes, and others have none",
+        "the peer has sent more messages than its credits, and other peers have none left",
         |credits, _b|
-        "the peer has sent more messages than its {credits} credits, which nobody takes, and \
-         others have none"
+        "the peer has sent more messages than its {credits} credits, and other peers have none \
+         left"
         => "poll Rdma::messages() of this connection, or have the peer send less at once";
     /// The message is longer than the receive that the peer has posted.
     MessageTooLong, InvalidValue,
         "the message is longer than the receive that the peer has posted",
         |need, have|
-        "a message of {need} bytes, and the peer's receive has room for {have}"
+        "a message of {need} bytes, and the peer's receive has {have}"
         => "send less, or have the peer post a larger one";
     /// The message is longer than the receive that was posted for it.
     ReceiveTooSmall, InvalidValue,
-        "the peer sent more than the receive has room for",
+        "the message is longer than the receive",
         |need, have|
-        "the peer sent {need} bytes, and the receive has room for {have}"
+        "the peer sent {need} bytes, and the receive has {have}"
         => "post a larger receive, or have the peer send less";
     /// The message is longer than the receive that the peer has posted. Occurs on adapters, which
     /// do not report the length of that receive.
     PeerReceiveExceeded, InvalidValue,
-        "the receive that the peer has posted has less room than the message, or none that can \
+        "the receive that the peer has posted is shorter than the message, or its memory cannot \
          be written",
         |need, _b|
-        "a message of {need} bytes, and the receive that the peer has posted has less room, or \
-         none that can be written"
+        "a message of {need} bytes, and the receive that the peer has posted is shorter, or its \
+         memory cannot be written"
         => "send less, or have the peer post a larger one";
     /// The peer sent more than a receive can hold. Occurs on adapters, which do not report the
     /// length of the message.
     ReceiveExceeded, InvalidValue,
-        "the peer sent more than the receive has room for",
+        "the message is longer than the receive",
         |have, _b|
-        "the peer sent more than the {have} bytes that the receive has room for"
+        "the peer sent more than the {have} bytes of the receive"
         => "post a larger receive, or have the peer send less";
     /// The peer's Rdma does not permit the operation, or the memory is not the peer's.
     RemoteAccess, NotPermitted,
@@ -397,8 +397,8 @@ reasons! {
     /// The job is in flight and was polled without a runtime, so that no event could wake its task.
     /// The job continues, and its result is dropped.
     CannotWake, BadState,
-        "the job goes on, and the destination may be written, but it was polled without a \
-         runtime that can wait for it"
+        "the job continues and may write the destination, but it was polled without a runtime \
+         that can wait for it"
         => "poll it on a Tokio runtime with enable_io()";
     /// The WorkQ was polled on more runtimes than it can be registered with.
     TooManyRuntimes, BadState,

@@ -3,7 +3,7 @@
 //!
 //! Each model has twins that do one thing wrong and must fail.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
-#![expect(unsafe_code, reason = "stands in line")]
+#![expect(unsafe_code, reason = "is queued")]
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -279,7 +279,7 @@ fn released(poll: fn(&Watches, &LeaseWord, &mut u64, &Waker) -> bool) {
         })));
         assert!(word.write().is_ok());
         other.join().unwrap();
-        assert_eq!(word.end_write(), Left::Counts, "nobody watches any more");
+        assert_eq!(word.end_write(), Left::Counts, "no future watches any more");
     });
 }
 

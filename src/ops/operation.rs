@@ -337,7 +337,7 @@ impl<K: Operation> fmt::Debug for Op<K> {
 ///
 /// The method that makes the operation documents what happens if it is dropped in flight.
 #[pin_project]
-#[must_use = "it goes on, and a drop forgets its result"]
+#[must_use = "it continues, and a drop forgets its result"]
 pub struct Started<O>(#[pin] O);
 
 impl<O: Future> Future for Started<O> {

@@ -50,7 +50,7 @@ impl Guarded {
     /// Returns the descriptor without its guard, and true if closing it takes no time.
     pub(crate) fn into_parts(mut self) -> (OwnedFd, bool) {
         let descriptor = self.descriptor.take();
-        let descriptor = descriptor.expect("whoever takes it out consumes the guard");
+        let descriptor = descriptor.expect("the method that takes it out consumes the guard");
         (descriptor, self.quick)
     }
 }
@@ -60,7 +60,7 @@ impl Deref for Guarded {
 
     fn deref(&self) -> &OwnedFd {
         let descriptor = self.descriptor.as_ref();
-        descriptor.expect("whoever takes it out consumes the guard")
+        descriptor.expect("the method that takes it out consumes the guard")
     }
 }
 

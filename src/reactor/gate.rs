@@ -220,7 +220,7 @@ mod tests {
         drop(other);
         let one = one.transpose().expect("it has one");
         assert_eq!(std::rc::Rc::strong_count(&counted), 3);
-        let outside = inside.leave().ok().expect("nobody was refused");
+        let outside = inside.leave().ok().expect("no thread was refused");
         drop(one.open(&outside));
         assert_eq!(std::rc::Rc::strong_count(&counted), 2, "one was leaked");
     }

@@ -203,7 +203,7 @@ impl Fake {
             }
             // This thread also handles the events of the event handle.
             let signalled = workq.0.signalled.load(SeqCst);
-            if self.timed && workq.0.timer.clock().ring() || signalled {
+            if self.timed && workq.0.timer.clock().raise() || signalled {
                 found = true;
                 workq.0.event_turn();
             }

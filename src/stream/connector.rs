@@ -11,7 +11,7 @@ use futures::future::{Either, select};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::exchange::{Connecting, Over};
+use super::exchange::{Connecting, Fail};
 use super::options::{SURE, StreamAddr, StreamOptions};
 use super::side::{CONNECT, Exchange, Net, Side, each_address, fell_back, not_passed};
 use super::stream::{Link, RdmaStream};
@@ -334,7 +334,7 @@ async fn pass(
         Either::Left((passed, _)) => return Ok(passed),
         Either::Right((said, _)) => said?,
     };
-    let over = state.receive(&said).err().unwrap_or(Over::Unexpected);
+    let over = state.receive(&said).err().unwrap_or(Fail::Unexpected);
     Err(exchange.over(over))
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! connects          a welcome comes                 it has dialled: it says ready
-//!   Asks(Rdma) -----------------------> Dials(Rdma) -----------------------------> Over (a stream)
+//!   Asks(Rdma) -----------------------> Dials(Rdma) -----------------------------> Done (a stream)
 //!      ^                                     |
 //!      | hello with Again, if packets of this size do not pass: once
 //!      | hello with Tcp, if RDMA does not connect and both sides may do without: once
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! In each state, a refusal, bytes that are no message, or a message that is not due leads to
-//! `Over`.
+//! `Done`.
 
 use std::fmt;
 use std::mem::replace;
@@ -25,7 +25,7 @@ use super::wire::{CANNOT_CONNECT, Message, Offer, Wrong};
 
 /// Why an exchange has ended without a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over<'a> {
+pub(super) enum Fail<'a> {
     /// The peer has refused, for this reason.
     Refused(&'a str),
     Wrong(Wrong),
@@ -35,22 +35,22 @@ pub(super) enum Over<'a> {
     Already,
 }
 
-impl fmt::Display for Over<'_> {
+impl fmt::Display for Fail<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Over::Refused(reason) => write!(f, "the peer refuses: {reason}"),
-            Over::Wrong(wrong) => wrong.fmt(f),
-            Over::Unexpected => f.write_str("what the peer says is not due now"),
-            Over::Already => f.write_str("the exchange is over"),
+            Fail::Refused(reason) => write!(f, "the peer refuses: {reason}"),
+            Fail::Wrong(wrong) => wrong.fmt(f),
+            Fail::Unexpected => f.write_str("the peer has sent a message that is not due"),
+            Fail::Already => f.write_str("the exchange has ended"),
         }
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Message<'_>, Over<'_>> {
+fn parse(bytes: &[u8]) -> Result<Message<'_>, Fail<'_>> {
     match Message::parse(bytes) {
-        Ok(Message::Refusal(reason)) => Err(Over::Refused(reason)),
+        Ok(Message::Refusal(reason)) => Err(Fail::Refused(reason)),
         Ok(message) => Ok(message),
-        Err(wrong) => Err(Over::Wrong(wrong)),
+        Err(wrong) => Err(Fail::Wrong(wrong)),
     }
 }
 
@@ -78,7 +78,7 @@ enum Dial {
     Asks(Ask),
     /// The peer has answered with a welcome, and this side dials.
     Dials(Ask),
-    Over,
+    Done,
 }
 
 impl Connecting {
@@ -95,26 +95,26 @@ impl Connecting {
 
     /// Takes the answer to the hello. Returns the offer with the blob to dial, which is empty if
     /// the stream continues over the connection of the exchange.
-    pub(super) fn receive<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Over<'a>> {
-        match (replace(&mut self.step, Dial::Over), parse(bytes)?) {
+    pub(super) fn receive<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Fail<'a>> {
+        match (replace(&mut self.step, Dial::Done), parse(bytes)?) {
             (Dial::Asks(ask), Message::Welcome(offer)) => {
                 self.both_may = self.may_tcp && offer.may_tcp();
                 let ask = match (ask, offer.is_tcp()) {
                     (_, true) if self.both_may => Ask::Tcp,
                     (Ask::Rdma | Ask::Again, false) => ask,
-                    _ => return Err(Over::Unexpected),
+                    _ => return Err(Fail::Unexpected),
                 };
                 self.step = Dial::Dials(ask);
                 Ok(offer)
             }
-            (Dial::Over, _) => Err(Over::Already),
-            _ => Err(Over::Unexpected),
+            (Dial::Done, _) => Err(Fail::Already),
+            _ => Err(Fail::Unexpected),
         }
     }
 
     /// Notes whether dialling has succeeded, and returns the message that tells the peer.
     pub(super) fn dialled(&mut self, connected: bool) -> Option<Message<'static>> {
-        match (replace(&mut self.step, Dial::Over), connected) {
+        match (replace(&mut self.step, Dial::Done), connected) {
             (Dial::Dials(_), true) => Some(Message::Ready),
             (Dial::Dials(_), false) => Some(Message::Refusal(CANNOT_CONNECT)),
             _ => None,
@@ -181,7 +181,7 @@ enum Listen {
         came: bool,
         again: bool,
     },
-    Over,
+    Done,
 }
 
 /// The content of a hello: `tcp` if it has no blob for RDMA, and `both_may` if both sides allow a
@@ -209,14 +209,14 @@ impl Listening {
     }
 
     /// Takes a hello, and returns it.
-    pub(super) fn asked<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Over<'a>> {
-        match (replace(&mut self.step, Listen::Over), parse(bytes)?) {
+    pub(super) fn asked<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Fail<'a>> {
+        match (replace(&mut self.step, Listen::Done), parse(bytes)?) {
             (Listen::Hears, Message::Hello(offer)) => {
                 self.decides(&offer, false);
                 Ok(offer)
             }
-            (Listen::Over, _) => Err(Over::Already),
-            _ => Err(Over::Unexpected),
+            (Listen::Done, _) => Err(Fail::Already),
+            _ => Err(Fail::Unexpected),
         }
     }
 
@@ -224,7 +224,7 @@ impl Listening {
     /// both sides; the connection of the exchange needs the permission of both sides.
     pub(super) fn welcome<'a>(&mut self, offer: Offer<'a>) -> Option<Message<'a>> {
         let Listen::Decides { asked, again } = self.step else {
-            self.step = Listen::Over;
+            self.step = Listen::Done;
             return None;
         };
         let tcp = offer.is_tcp();
@@ -243,8 +243,8 @@ impl Listening {
 
     /// Takes the message that tells whether the peer is connected. If the peer asks instead for
     /// smaller packets, or for the connection of the exchange, this returns its second hello.
-    pub(super) fn receive<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<Offer<'a>>, Over<'a>> {
-        let before = replace(&mut self.step, Listen::Over);
+    pub(super) fn receive<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<Offer<'a>>, Fail<'a>> {
+        let before = replace(&mut self.step, Listen::Done);
         match (before, parse(bytes)?) {
             (
                 Listen::Waits {
@@ -270,15 +270,15 @@ impl Listening {
                         false => !again,
                     };
                     if !may {
-                        return Err(Over::Unexpected);
+                        return Err(Fail::Unexpected);
                     }
                     self.decides(&offer, true);
                     Ok(Some(offer))
                 }
-                _ => Err(Over::Unexpected),
+                _ => Err(Fail::Unexpected),
             },
-            (Listen::Over, _) => Err(Over::Already),
-            _ => Err(Over::Unexpected),
+            (Listen::Done, _) => Err(Fail::Already),
+            _ => Err(Fail::Unexpected),
         }
     }
 
@@ -291,7 +291,7 @@ impl Listening {
 
     /// Returns true if the peer has sent a valid hello, and the exchange has not ended.
     pub(super) fn is_asked(&self) -> bool {
-        !matches!(self.step, Listen::Hears | Listen::Over)
+        !matches!(self.step, Listen::Hears | Listen::Done)
     }
 
     /// Returns true if the stream has begun.
@@ -309,8 +309,8 @@ impl Listening {
     /// Returns the refusal with this reason. The peer gets at most one refusal, and none at a time
     /// when it might take the refusal for a frame.
     pub(super) fn refuse<'a>(&mut self, reason: &'a str) -> Option<Message<'a>> {
-        match replace(&mut self.step, Listen::Over) {
-            Listen::Hears | Listen::Over | Listen::Waits { tcp: true, .. } => None,
+        match replace(&mut self.step, Listen::Done) {
+            Listen::Hears | Listen::Done | Listen::Waits { tcp: true, .. } => None,
             _ => Some(Message::Refusal(reason)),
         }
     }
@@ -460,7 +460,7 @@ mod tests {
             (connected, may_tcp, has_rdma) in any::<(bool, bool, bool)>(),
         ) {
             let mut side = Connecting::new(may_tcp, has_rdma);
-            prop_assert!(!side.asks_again() && !side.falls_back(), "nobody has welcomed it");
+            prop_assert!(!side.asks_again() && !side.falls_back(), "no peer has welcomed it");
             let mut offers = 0;
             for answer in &answers {
                 if let Ok(offer) = side.receive(answer) {
@@ -497,7 +497,7 @@ mod tests {
     #[test]
     fn a_connector_asks_again_once_and_a_listener_hears_it() {
         let (mut connector, mut listener) = (Connecting::new(false, true), Listening::new(false));
-        assert!(!connector.asks_again(), "nobody has welcomed it");
+        assert!(!connector.asks_again(), "no peer has welcomed it");
         let hello = Message::Hello(OFFER).bytes();
         assert_eq!(listener.asked(&hello), Ok(OFFER));
         let welcome = listener.welcome(OFFER).unwrap().bytes();
@@ -523,7 +523,7 @@ mod tests {
         listener.welcome(OFFER).unwrap();
         listener.receive(&hello).unwrap();
         listener.welcome(OFFER).unwrap();
-        assert_eq!(listener.receive(&hello), Err(Over::Unexpected));
+        assert_eq!(listener.receive(&hello), Err(Fail::Unexpected));
         assert_eq!(listener.welcome(OFFER), None);
     }
 
@@ -734,7 +734,7 @@ mod tests {
                 Step::Dialled(connected) => {
                     let welcomed = std::mem::take(&mut self.welcomed);
                     if let Some(said) = self.connector.dialled(*connected) {
-                        assert!(welcomed, "nobody has welcomed it");
+                        assert!(welcomed, "no peer has welcomed it");
                         self.readies += usize::from(said == Message::Ready);
                         self.to_listener.push(said.bytes());
                     }
@@ -818,7 +818,7 @@ mod tests {
         assert!(listener.refuse("no").is_some(), "it can say so");
         let mut connector = Connecting::new(false, true);
         let welcome = Message::Welcome(TCP).bytes();
-        assert_eq!(connector.receive(&welcome), Err(Over::Unexpected));
+        assert_eq!(connector.receive(&welcome), Err(Fail::Unexpected));
         let mut connector = Connecting::new(true, true);
         assert!(connector.receive(&Message::Welcome(OFFER).bytes()).is_ok());
         assert!(!connector.falls_back(), "the listener demands it");

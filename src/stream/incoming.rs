@@ -159,7 +159,7 @@ impl Incoming {
 
     async fn grant(&mut self, data: &[u8]) -> Result<RdmaStream> {
         let Some(guest) = self.net.guests.admit() else {
-            let text = "the listener drains: nobody is accepted any more";
+            let text = "the listener drains, and accepts no more streams";
             return Err(Error::new(ErrorKind::Shutdown, GRANT, text));
         };
         match &mut self.way {

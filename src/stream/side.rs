@@ -14,7 +14,7 @@ use tokio::net::lookup_host;
 use tokio::runtime::Handle;
 
 use super::core::Core;
-use super::exchange::Over;
+use super::exchange::Fail;
 use super::wakers::Wakers;
 use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, LEN_MAX, Message, NO_RDMA, Offer, Wrong};
 use crate::channel::{Inbox, Peer, Socket};
@@ -299,12 +299,12 @@ impl Exchange {
     }
 
     /// Returns the error for an exchange that has ended for this reason.
-    pub(super) fn over(&self, over: Over<'_>) -> Error {
+    pub(super) fn over(&self, over: Fail<'_>) -> Error {
         let kind = match over {
-            Over::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
+            Fail::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
             // A stranger's text does not decide the kind of a listener's error.
             _ if self.op != CONNECT => ErrorKind::ConnectionAborted,
-            Over::Refused(reason) => refused(reason),
+            Fail::Refused(reason) => refused(reason),
             _ => ErrorKind::ConnectionAborted,
         };
         self.error(kind, over.to_string())

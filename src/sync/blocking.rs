@@ -31,7 +31,7 @@ pub(crate) enum Blocking<T> {
     Idle,
     Begun(oneshot::Receiver<Result<T>>),
     /// The result was handed out.
-    Taken,
+    Ended,
 }
 
 impl<T> Blocking<T> {
@@ -52,7 +52,7 @@ impl<T> Blocking<T> {
         // A result is not delayed by a task's budget: without one the task may not be polled again.
         let result = pin!(tokio::task::unconstrained(result));
         let result = ready!(result.poll(cx));
-        *self = Blocking::Taken;
+        *self = Blocking::Ended;
         let panicked = Error::new(
             ErrorKind::Unexpected,
             op,

@@ -177,7 +177,7 @@ impl Permits {
         spawn(move || run(&permits))
     }
 
-    #[expect(unsafe_code, reason = "stands in line")]
+    #[expect(unsafe_code, reason = "is queued")]
     fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: every caller's thread has an Arc of the list that is dropped after its node.
         unsafe { self.waiters.enqueue(node, waker) };
@@ -322,7 +322,7 @@ impl Permits {
         self.waiters.notify_and_wake(more);
     }
 
-    #[expect(unsafe_code, reason = "stands in line")]
+    #[expect(unsafe_code, reason = "is queued")]
     fn enqueue_in(&self, order: Option<&Arc<Order>>, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: as in `enqueue`; each order of these models is used with one list.
         unsafe { self.waiters.enqueue_in(order, node, waker) };

@@ -39,7 +39,7 @@ impl Frugal {
         let token = state.pending.pop_front().unwrap();
         state.done.push_back(token);
         if std::mem::take(&mut state.armed) {
-            self.signal.lock().unwrap().as_ref().unwrap().ring();
+            self.signal.lock().unwrap().as_ref().unwrap().raise();
         }
     }
 }

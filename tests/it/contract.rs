@@ -295,7 +295,7 @@ fn a_self_test_tells_what_a_device_says_that_it_lacks() {
     assert_eq!(
         refused,
         [
-            "copies: armed_completions_ring_once",
+            "copies: armed_completions_signal_once",
             "copies: no_completion_is_slept_through",
             "copies: sleeps_and_wakes",
             "copies: serves_several_runtimes",

@@ -600,13 +600,13 @@ fn what_is_wrong_with_the_operands_is_said_before_anything_happens() {
             let guards = (src.data_mut().unwrap(), dst.data_mut().unwrap());
             let numbers = [room as u64, 32];
             let refused = hash(&src, &dst).await;
-            is(refused, InvalidValue, Reason::NoRoomForDigest, &numbers);
+            is(refused, InvalidValue, Reason::DigestTailroom, &numbers);
             let refused = sha
                 .hash(Sha256, &src, &dst)
                 .start()
                 .map(|_| 0)
                 .map_err(JobError::from);
-            is(refused, InvalidValue, Reason::NoRoomForDigest, &numbers);
+            is(refused, InvalidValue, Reason::DigestTailroom, &numbers);
             drop(guards);
             assert_eq!(rooms(&dst), (0, 4096 - room, room));
         }

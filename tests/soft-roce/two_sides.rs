@@ -33,7 +33,7 @@ type Result<T = (), E = Error> = std::result::Result<T, E>;
 /// The first byte of a stream says what the rest is.
 const BULK: u8 = b'b';
 const RECORDS: u8 = b'r';
-/// Records that are acknowledged before a story goes on.
+/// Records that are acknowledged before a story continues.
 const SOME: u64 = 20;
 /// The longest time that a killed peer of rdma_cm goes unnoticed, on a machine that is not slow.
 const NOTICED: Duration = Duration::from_millis(100);
@@ -259,8 +259,8 @@ async fn cm(listens: bool, addr: SocketAddr, end: &str) -> Result {
     let (rdma, hello) = loop {
         let rdma = Rdma::builder(&device).transport(transport);
         let rdma = rdma.attach(&workq)?;
-        // Over iWARP a message that finds no receive ends the connection, and whoever dials sends
-        // first.
+        // Over iWARP a message that finds no receive ends the connection, and the dialling side
+        // sends first.
         let hello = rdma.recv(()).owned().start()?;
         if listens {
             let listener = CmListener::bind(&device, addr)?;

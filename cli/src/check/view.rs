@@ -174,16 +174,16 @@ mod tests {
                 row("SHA-1", "busy_polls", State::Passed, None),
                 row(
                     "SHA-1",
-                    "rings_once",
+                    "signals_once",
                     State::NotSupported,
-                    Some("no completions that ring"),
+                    Some("no completion events"),
                 ),
                 row("SHA-256", "busy_polls", State::Failed, Some(why)),
                 row(
                     "SHA-256",
-                    "rings_once",
+                    "signals_once",
                     State::NotSupported,
-                    Some("no completions that ring"),
+                    Some("no completion events"),
                 ),
             ],
             4,
@@ -194,7 +194,7 @@ mod tests {
 Hashes (SHA)
   SHA-1, SHA-256
   passed         busy polls (1 of 2)                                        7 ms
-  not supported  rings once: no completions that ring                      14 ms
+  not supported  signals once: no completion events                        14 ms
   FAILED         SHA-256: busy polls: duty 1: a Job completed twice         7 ms
 
 4 checks in 1.2 s: 1 passed, 2 not supported, 1 failed
@@ -209,7 +209,7 @@ driver       mlx5_core
 firmware     28.39.1002
 link         port 1, active, Ethernet, 100 Gb/sec (4X EDR)
 result       4 checks in 1.2 s: 1 passed, 2 not supported, 1 failed
-lacks        rings once: no completions that ring
+lacks        signals once: no completion events
 FAILED       SHA-256: busy polls: duty 1: a Job completed twice
 ```
 "

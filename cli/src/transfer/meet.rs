@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_doca::stream::{Incoming, RdmaConnector, RdmaStream, StreamAddr};
 
 use super::messages::{
-    Kind, Nonce, Session, Step, Unheard, deny, hello, nonce, parse_hello, within,
+    Kind, NoMessage, Nonce, Session, Step, deny, hello, nonce, parse_hello, within,
 };
 use super::receive::Failed;
 use super::token::Token;
@@ -146,7 +146,7 @@ pub(super) async fn prove(
     within(ANSWER, session.say(stream, Step::Sender, &[])).await?;
     let heard = async {
         match session.hear(stream, Step::Receiver).await {
-            Err(Unheard::Forged) if token.is_some() => Ok(None),
+            Err(NoMessage::Forged) if token.is_some() => Ok(None),
             heard => heard.map(Some),
         }
     };
@@ -189,7 +189,7 @@ pub(crate) async fn meet(
     let session = Session::new(kind, token, &theirs, &ours);
     match timeout(PROOF, session.hear(&mut stream, Step::Sender)).await {
         Ok(Ok(_)) => {}
-        Ok(Err(Unheard::Forged)) => {
+        Ok(Err(NoMessage::Forged)) => {
             let _ = timeout(PROOF, deny(&mut stream)).await;
             let _ = timeout(PROOF, stream.shutdown()).await;
             return Err("refused: its token is another one".to_owned());

@@ -92,7 +92,7 @@ pub(super) fn parse_hello(kind: &Kind, hello: &[u8]) -> Option<(bool, Nonce)> {
 
 /// Why a message was not received.
 #[derive(Debug)]
-pub(crate) enum Unheard {
+pub(crate) enum NoMessage {
     /// The proof is wrong.
     Forged,
     /// The message is too long, or is malformed.
@@ -100,21 +100,21 @@ pub(crate) enum Unheard {
     Io(io::Error),
 }
 
-impl From<io::Error> for Unheard {
-    fn from(error: io::Error) -> Unheard {
-        Unheard::Io(error)
+impl From<io::Error> for NoMessage {
+    fn from(error: io::Error) -> NoMessage {
+        NoMessage::Io(error)
     }
 }
 
 /// Prints what the other side did wrong, in a sentence without its name.
-impl fmt::Display for Unheard {
+impl fmt::Display for NoMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unheard::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            NoMessage::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 f.write_str("it ended the connection")
             }
-            Unheard::Io(error) => write!(f, "the connection is lost: {}", reason(error)),
-            Unheard::Forged | Unheard::Odd => f.write_str("it broke the protocol"),
+            NoMessage::Io(error) => write!(f, "the connection is lost: {}", reason(error)),
+            NoMessage::Forged | NoMessage::Odd => f.write_str("it broke the protocol"),
         }
     }
 }
@@ -124,7 +124,7 @@ impl fmt::Display for Unheard {
 /// # Errors
 ///
 /// Returns what the other side did wrong, in a sentence.
-pub(super) async fn within<T, E: Into<Unheard>>(
+pub(super) async fn within<T, E: Into<NoMessage>>(
     limit: Duration,
     future: impl Future<Output = Result<T, E>>,
 ) -> Result<T, String> {
@@ -141,11 +141,11 @@ pub(super) async fn within<T, E: Into<Unheard>>(
 /// Returns what the peer did wrong, in a sentence.
 pub(crate) async fn limited<T>(
     limit: Duration,
-    step: impl Future<Output = Result<T, Unheard>>,
+    step: impl Future<Output = Result<T, NoMessage>>,
 ) -> Result<T, String> {
     let late = |_| format!("it took longer than {} s", limit.as_secs());
     let done = timeout(limit, step).await.map_err(late)?;
-    done.map_err(|unheard| unheard.to_string())
+    done.map_err(|error| error.to_string())
 }
 
 /// Makes and checks the proofs of a connection: an HMAC with the token as key, over the magic and
@@ -185,10 +185,10 @@ impl Session {
         &self,
         from: &mut (impl AsyncRead + Unpin),
         step: Step,
-    ) -> Result<Vec<u8>, Unheard> {
+    ) -> Result<Vec<u8>, NoMessage> {
         let len = usize::from(from.read_u16().await?);
         if len > MOST {
-            return Err(Unheard::Odd);
+            return Err(NoMessage::Odd);
         }
         let mut body = vec![0; len];
         from.read_exact(&mut body).await?;
@@ -197,7 +197,7 @@ impl Session {
         // `verify_slice` compares in constant time.
         match self.mac(step, &body).verify_slice(&proof) {
             Ok(()) => Ok(body),
-            Err(_) => Err(Unheard::Forged),
+            Err(_) => Err(NoMessage::Forged),
         }
     }
 }
@@ -258,18 +258,18 @@ mod tests {
         ];
         for other in others {
             let heard = other.hear(&mut &said[..], Step::File).await;
-            assert!(matches!(heard, Err(Unheard::Forged)));
+            assert!(matches!(heard, Err(NoMessage::Forged)));
         }
         let heard = ours.hear(&mut &said[..], Step::Sum).await;
-        assert!(matches!(heard, Err(Unheard::Forged)));
+        assert!(matches!(heard, Err(NoMessage::Forged)));
         for at in 2..said.len() {
             let mut bad = said.clone();
             bad[at] ^= 1;
             let heard = ours.hear(&mut &bad[..], Step::File).await;
-            assert!(matches!(heard, Err(Unheard::Forged)), "{at}");
+            assert!(matches!(heard, Err(NoMessage::Forged)), "{at}");
         }
         let heard = ours.hear(&mut &[255; 9][..], Step::File).await;
-        assert!(matches!(heard, Err(Unheard::Odd)));
+        assert!(matches!(heard, Err(NoMessage::Odd)));
     }
 
     #[test]

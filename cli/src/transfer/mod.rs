@@ -33,7 +33,7 @@ use tokio_doca::stream::StreamTransport;
 pub(crate) use meet::meet;
 pub(crate) use meet::{Unmet, call, destination, play, printable};
 pub(crate) use messages::{
-    BENCH, CHECK, Nonce, Session, Step, Unheard, limited, nonce, parse_verdict, verdict,
+    BENCH, CHECK, NoMessage, Nonce, Session, Step, limited, nonce, parse_verdict, verdict,
 };
 pub(crate) use receive::Failed;
 pub(crate) use send::{SendArgs, send};

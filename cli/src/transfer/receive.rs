@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_doca::stream::{Incoming, RdmaStream};
 
 use super::meet::meet;
-use super::messages::{SEND, Session, Step, Unheard, verdict};
+use super::messages::{NoMessage, SEND, Session, Step, verdict};
 use super::token::Token;
 use super::{ANSWER, FRAME, SILENCE, WAITS, hex, name, way};
 use crate::failure::{Failure, cannot, panicked, reason};
@@ -61,10 +61,10 @@ fn lost(error: &io::Error) -> Ended {
     })
 }
 
-impl From<Unheard> for Ended {
-    fn from(unheard: Unheard) -> Ended {
-        match unheard {
-            Unheard::Io(error) => lost(&error),
+impl From<NoMessage> for Ended {
+    fn from(error: NoMessage) -> Ended {
+        match error {
+            NoMessage::Io(error) => lost(&error),
             _ => Ended::Lost("the peer broke the protocol".to_owned()),
         }
     }
@@ -134,7 +134,7 @@ impl Receiver<'_> {
         let begun = Instant::now();
         let head = wait(ANSWER, session.hear(stream, Step::File)).await?;
         let Some((size, file)) = head.split_first_chunk() else {
-            return Err(Unheard::Odd.into());
+            return Err(NoMessage::Odd.into());
         };
         let size = Some(u64::from_be_bytes(*size)).filter(|size| *size != u64::MAX);
         let refused = |text: &str| Ended::Refused(text.to_owned());
@@ -145,7 +145,7 @@ impl Receiver<'_> {
         let target = Target::create_new(self.folder.join(file))?;
         let yes = verdict(None);
         let answer = session.say(stream, Step::Answer, &yes);
-        wait(ANSWER, async { answer.await.map_err(Unheard::Io) }).await?;
+        wait(ANSWER, async { answer.await.map_err(NoMessage::Io) }).await?;
         *step = Step::Stored;
         let (bytes, sum) = self.data(stream, &target, size).await?;
         let theirs = wait(ANSWER, session.hear(stream, Step::Sum)).await?;
@@ -171,20 +171,20 @@ impl Receiver<'_> {
         let mut frame = Vec::new();
         loop {
             let len = wait(SILENCE, async {
-                stream.read_u32().await.map_err(Unheard::Io)
+                stream.read_u32().await.map_err(NoMessage::Io)
             })
             .await?;
             match len {
                 WAITS => continue,
                 0 => break,
-                len if len as usize > FRAME => return Err(Unheard::Odd.into()),
+                len if len as usize > FRAME => return Err(NoMessage::Odd.into()),
                 len => bytes += u64::from(len),
             }
             if bytes > size.unwrap_or(self.most) {
                 return Err(self.too_long());
             }
             frame.resize(len as usize, 0);
-            let read = async { stream.read_exact(&mut frame).await.map_err(Unheard::Io) };
+            let read = async { stream.read_exact(&mut frame).await.map_err(NoMessage::Io) };
             wait(SILENCE, read).await?;
             let mut file = target.file.clone();
             let write = spawn_blocking(move || {

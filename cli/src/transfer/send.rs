@@ -17,7 +17,7 @@ use tokio_doca::WorkQ;
 use tokio_doca::stream::{RdmaStream, StreamOptions};
 
 use super::meet::{connect, destination, prove};
-use super::messages::{SEND, Session, Step, Unheard, nonce, parse_verdict, within};
+use super::messages::{NoMessage, SEND, Session, Step, nonce, parse_verdict, within};
 use super::token::{Token, TokenArgs};
 use super::{ANSWER, FRAME, SILENCE, SYNC, WAITS, hex, name, way};
 use crate::failure::{self, Failure, Result, cannot, panicked};
@@ -126,7 +126,7 @@ impl Sender<'_> {
         not(&self.args.addr, why)
     }
 
-    async fn wait<T, E: Into<Unheard>>(
+    async fn wait<T, E: Into<NoMessage>>(
         &self,
         limit: Duration,
         future: impl Future<Output = Result<T, E>>,
@@ -161,7 +161,7 @@ impl Sender<'_> {
             early = &mut verdict => Err(match early.map(|body| parse_verdict(&body)) {
                 Ok(Err(why)) => self.not(why),
                 Ok(Ok(())) => self.not("it broke the protocol"),
-                Err(unheard) => self.not(unheard),
+                Err(error) => self.not(error),
             }),
             sent = self.data(&mut writer, source, &bar) => sent,
         };

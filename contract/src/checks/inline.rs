@@ -9,8 +9,8 @@ use crate::rig::{Rig, Shape, Subject, depths, watched};
 ///
 /// Panics if an inline answer differs from a submitted one, if there is a completion as well, or if
 /// memory is touched later.
-pub fn inline_answers_are_over(subject: impl Into<Subject>) {
-    watched("inline_answers_are_over", subject, |subject| {
+pub fn inline_jobs_are_complete(subject: impl Into<Subject>) {
+    watched("inline_jobs_are_complete", subject, |subject| {
         for depth in depths(subject) {
             for len in [1, 64, 4096, 100_000].map(|len| subject.within(len)) {
                 let cell = 2 * (len + 512);

@@ -11,7 +11,7 @@ mod inline;
 mod lists;
 mod refuse;
 mod retire;
-mod ring;
+mod signal;
 mod workq;
 
 pub use adapter::{
@@ -22,9 +22,9 @@ pub use complete::{completed_memory_is_left_alone, each_accepted_job_completes_o
 pub use crcs::crcs_are_known;
 pub use hashes::{digests_are_known, sessions_go_on};
 pub use imports::{each_import_of_a_list_is_checked, imported_lists_are_gathered_and_scattered};
-pub use inline::inline_answers_are_over;
+pub use inline::inline_jobs_are_complete;
 pub use lists::lists_are_gathered_and_scattered;
 pub use refuse::{a_job_of_an_unknown_kind_is_refused, a_refused_job_was_never_seen};
 pub use retire::retire_keeps_until_nothing_is_in_flight;
-pub use ring::{armed_completions_ring_once, no_completion_is_slept_through};
+pub use signal::{armed_completions_signal_once, no_completion_is_slept_through};
 pub use workq::{busy_polls, serves_several_runtimes, sleeps_and_wakes};

@@ -47,7 +47,7 @@ fn retire_unreaped(subject: &Subject, depth: u32) {
     rig.prepare(0, &Shape::plain(CELL, subject.within(100)));
     rig.submit_all(&[0]);
     if subject.event_driven() {
-        rig.wait_for_ring("duty 5: armed, and a Job completed");
+        rig.wait_for_signal("duty 5: armed, and a Job completed");
     }
     rig.retire().check();
 }

@@ -104,7 +104,7 @@ fn sizes(peers: &Peers, side: usize) {
         assert_eq!(
             refused,
             Some(ErrorKind::NotSupported),
-            "it says that it cannot ring"
+            "it says that it cannot signal"
         );
     }
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use super::Peers;
-use crate::rig::{Arena, Bell, Dice, reap};
+use crate::rig::{Arena, Dice, Signals, reap};
 use tokio_doca::device::contract::{
     Arrival, Completion, Endpoint, EndpointConfig, EndpointState, Job, Queue, QueueConfig, RdmaJob,
     Receive, Segment, Segments, Signal, Submitted, Token,
@@ -70,7 +70,7 @@ pub(super) struct End {
     /// The endpoint, or `None` once it is retired.
     pub(super) endpoint: Option<Arc<dyn Endpoint>>,
     pub(super) queue: Arc<dyn Queue>,
-    pub(super) bell: Bell,
+    pub(super) signals: Signals,
     pub(super) arena: Arc<Arena>,
     pub(super) jobs: Vec<Cell>,
     pub(super) receives: Vec<Cell>,
@@ -135,7 +135,7 @@ impl End {
         };
         End {
             endpoint: Some(endpoint),
-            bell: Bell::new(&*queue, signal),
+            signals: Signals::new(&*queue, signal),
             queue,
             arena: Arc::new(Arena::new(device, cells * plan.cell, RegistrationUse::Rdma)),
             jobs: (0..plan.jobs).map(|index| cell(index, 0)).collect(),

@@ -15,7 +15,7 @@ mod pooled;
 mod refuse;
 mod reset;
 mod retire;
-mod ring;
+mod signal;
 mod workq;
 
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub use pooled::pooled_messages_are_taken_in_order;
 pub use refuse::a_refused_operation_was_never_seen;
 pub use reset::a_reset_ends_all;
 pub use retire::retired_receives_are_left_alone;
-pub use ring::{armed_messages_ring_once, no_message_is_slept_through};
+pub use signal::{armed_messages_signal_once, no_message_is_slept_through};
 pub use workq::{rdma_busy_polls, rdma_sleeps_and_wakes};
 
 /// The devices under test, whose endpoints are connected to each other: one device, or two devices
@@ -136,16 +136,13 @@ pub(super) const CHECKS: &[Check<Peers>] = checks![
         a_listener_is_connected_by_its_peer;
     pools => pooled_messages_are_taken_in_order;
     |_| Fits::Yes => retired_receives_are_left_alone;
-    rings => armed_messages_ring_once, no_message_is_slept_through;
+    signals => armed_messages_signal_once, no_message_is_slept_through;
     |_| Fits::Yes => rdma_busy_polls;
-    rings => rdma_sleeps_and_wakes;
+    signals => rdma_sleeps_and_wakes;
 ];
 
-fn rings(peers: &Peers) -> Fits {
-    Fits::needs(
-        peers.both(|caps| caps.event_driven),
-        "completions that ring",
-    )
+fn signals(peers: &Peers) -> Fits {
+    Fits::needs(peers.both(|caps| caps.event_driven), "completion events")
 }
 
 fn pools(peers: &Peers) -> Fits {

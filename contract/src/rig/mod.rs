@@ -1,12 +1,11 @@
 //! The code that the checks share: the subject, a queue that is driven as a WorkQ would, and
 //! deadlines.
 //!
-//! A [`Rig`] submits jobs of a [`Subject`] on an [`Arena`], counts signals by a [`Bell`], and
+//! A [`Rig`] submits jobs of a [`Subject`] on an [`Arena`], counts signals by a [`Signals`], and
 //! checks every byte. This module imports no other module of the suite.
 
 mod arena;
 mod attached;
-mod bell;
 mod bench;
 mod cell;
 mod crc;
@@ -16,12 +15,12 @@ mod queue;
 mod retained;
 mod rig;
 mod shape;
+mod signals;
 mod subject;
 mod watch;
 
 pub(super) use arena::Arena;
 pub(super) use attached::Attached;
-pub(super) use bell::Bell;
 pub(super) use bench::{Bench, ELEMENT};
 pub(super) use crc::{SEED, crc32c, known_crcs};
 pub(super) use dice::Dice;
@@ -29,6 +28,7 @@ pub(super) use digest::{digest, hex, known};
 pub(super) use queue::{AGAIN, check_refusal, reap};
 pub(super) use rig::Rig;
 pub(super) use shape::{Shape, pieces};
+pub(super) use signals::Signals;
 pub(super) use subject::{Kind, depths, watched};
 pub use subject::{Sample, Subject};
 pub use watch::DEADLINE;

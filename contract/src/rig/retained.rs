@@ -39,12 +39,16 @@ impl Drop for Retained {
 pub(crate) struct Retired {
     rig: Rig,
     drops: Arc<AtomicU32>,
-    rings: u64,
+    signals: u64,
 }
 
 impl Retired {
-    pub(super) fn new(rig: Rig, drops: Arc<AtomicU32>, rings: u64) -> Retired {
-        Retired { rig, drops, rings }
+    pub(super) fn new(rig: Rig, drops: Arc<AtomicU32>, signals: u64) -> Retired {
+        Retired {
+            rig,
+            drops,
+            signals,
+        }
     }
 
     /// Checks that nothing has happened since the retirement. Returns the number of signals not yet
@@ -59,6 +63,6 @@ impl Retired {
             let or_else = "duties 2, 3, 4 and 6: memory was touched while no Job had it";
             self.rig.check_cell(index, or_else);
         }
-        self.rings + self.rig.late_rings()
+        self.signals + self.rig.late_signals()
     }
 }

@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::arena::Arena;
-use super::bell::Bell;
 use super::cell::Cell;
 use super::dice::Dice;
 use super::queue::{AGAIN, AnyJob, check_refusal, reap};
 use super::retained::{Retained, Retired};
 use super::shape::Shape;
+use super::signals::Signals;
 use super::subject::Subject;
 use super::watch::wait_for;
 use tokio_doca::device::RegistrationUse;
@@ -34,7 +34,7 @@ pub(crate) struct Rig {
     subject: Subject,
     pub(super) queue: Arc<dyn Queue>,
     pub(crate) dice: Dice,
-    bell: Bell,
+    signals: Signals,
     arena: Arc<Arena>,
     cell: usize,
     cells: Vec<Cell>,
@@ -79,7 +79,7 @@ impl Rig {
         let sessions = if subject.in_parts() { depth } else { 0 };
         Rig {
             subject: subject.clone(),
-            bell: Bell::new(&*queue, signal),
+            signals: Signals::new(&*queue, signal),
             queue,
             dice: Dice::new(u64::from(depth)),
             arena,
@@ -360,23 +360,23 @@ impl Rig {
     }
 
     /// Returns the number of signals since the last call, and acknowledges them.
-    pub(crate) fn rings(&self) -> u64 {
-        let rings = self.bell.rings();
+    pub(crate) fn signals(&self) -> u64 {
+        let signals = self.signals.count();
         self.queue.clear();
-        rings
+        signals
     }
 
     /// Returns the number of signals of a retired queue.
-    pub(super) fn late_rings(&self) -> u64 {
-        self.bell.rings()
+    pub(super) fn late_signals(&self) -> u64 {
+        self.signals.count()
     }
 
     /// Waits for a signal, and acknowledges it.
-    pub(crate) fn wait_for_ring(&self, or_else: &str) -> u64 {
-        let rings = self.bell.wait_for_ring(self.subject.deadline);
-        assert!(rings > 0, "{or_else}: it did not ring");
+    pub(crate) fn wait_for_signal(&self, or_else: &str) -> u64 {
+        let signals = self.signals.wait_for_one(self.subject.deadline);
+        assert!(signals > 0, "{or_else}: the queue did not signal");
         self.queue.clear();
-        rings
+        signals
     }
 
     /// Retires the queue, with or without Jobs in flight, and waits until nothing is in flight. The
@@ -409,8 +409,8 @@ impl Rig {
         for index in in_flight {
             self.cells[index].bytes = self.canary.to_vec();
         }
-        let rings = self.bell.rings();
-        Retired::new(self, drops, rings)
+        let signals = self.signals.count();
+        Retired::new(self, drops, signals)
     }
 
     /// Retires a queue with nothing in flight. Returns the number of signals not yet counted.

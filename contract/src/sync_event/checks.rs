@@ -29,7 +29,7 @@ pub(crate) const CHECKS: &[Check<Events>] = checks![
         waits_end_once_and_not_before,
         waits_beyond_the_limit_fail,
         a_stopped_event_ends_all;
-    waits_ring => armed_waits_ring;
+    waits_signal => armed_waits_signal;
     |_| Fits::Yes => events_busy_poll_and_sleep;
 ];
 
@@ -37,9 +37,9 @@ fn waits(events: &Events) -> Fits {
     Fits::needs(events.waits(), "waits by the device")
 }
 
-fn waits_ring(events: &Events) -> Fits {
+fn waits_signal(events: &Events) -> Fits {
     match events.waits() {
-        true => Fits::needs(events.caps().event_driven, "completions that ring"),
+        true => Fits::needs(events.caps().event_driven, "completion events"),
         false => waits(events),
     }
 }
@@ -251,8 +251,8 @@ pub fn a_stopped_event_ends_all(events: impl Into<Events>) {
 /// # Panics
 ///
 /// Panics if a signal is missing, or if there is one too many.
-pub fn armed_waits_ring(events: impl Into<Events>) {
-    watched("armed_waits_ring", events, |events| {
+pub fn armed_waits_signal(events: impl Into<Events>) {
+    watched("armed_waits_signal", events, |events| {
         let mut rig = Rig::new(events);
         for turn in 0..20_u64 {
             rig.set(0);
@@ -260,23 +260,30 @@ pub fn armed_waits_ring(events: impl Into<Events>) {
             if rig.queue.arm() == Armed::Ready {
                 rig.quiet("arm says that a completion waits, and a wait ends that is not over");
             }
-            rig.bell.rings();
+            rig.signals.count();
             rig.set(turn);
             rig.quiet("a wait ends although the value is not greater");
             rig.queue.arm();
-            rig.bell.rings();
+            rig.signals.count();
             rig.set(turn + 1);
-            let rings = rig.bell.wait_for_ring(rig.deadline);
-            assert!(rings > 0, "duty 5: no ring for a wait that is over");
+            let signals = rig.signals.wait_for_one(rig.deadline);
+            assert!(
+                signals > 0,
+                "duty 5: no signal for a wait that has completed"
+            );
             rig.queue.clear();
             rig.reaped(1);
             // This wait ends while the queue is not armed.
-            rig.bell.rings();
+            rig.signals.count();
             rig.set(0);
             rig.wait(0, turn, u64::MAX);
             rig.set(turn + 1);
             rig.reaped(1);
-            assert_eq!(rig.bell.rings(), 0, "duty 5: a ring that nobody armed for");
+            assert_eq!(
+                rig.signals.count(),
+                0,
+                "duty 5: a signal that no caller armed for"
+            );
         }
         rig.end();
     });

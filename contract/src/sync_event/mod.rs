@@ -7,7 +7,7 @@ mod rig;
 
 pub(super) use checks::CHECKS;
 pub use checks::{
-    a_stopped_event_ends_all, armed_waits_ring, event_jobs_are_done_in_order,
+    a_stopped_event_ends_all, armed_waits_signal, event_jobs_are_done_in_order,
     events_busy_poll_and_sleep, sync_event, waits_beyond_the_limit_fail,
     waits_end_once_and_not_before,
 };

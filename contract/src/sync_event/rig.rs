@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::events::{DEPTH, Events, WAITS};
-use crate::rig::{Bell, wait_for};
+use crate::rig::{Signals, wait_for};
 use tokio_doca::device::contract::{
     Completion, EventConfig, EventCounter, EventJob, EventPort, EventWait, Job, Processor, Queue,
     QueueConfig, Signal, Submitted, Token,
@@ -20,7 +20,7 @@ pub(super) struct Rig {
     pub(super) queue: Arc<dyn Queue>,
     pub(super) counter: Arc<dyn EventCounter>,
     pub(super) port: Arc<dyn EventPort>,
-    pub(super) bell: Bell,
+    pub(super) signals: Signals,
     pub(super) deadline: Duration,
     generation: u32,
 }
@@ -36,7 +36,7 @@ impl Rig {
         let waits = WAITS.min(events.caps().max_waits);
         let port = queue.open_event_port(&counter, waits).expect("a port");
         Rig {
-            bell: Bell::new(&*queue, signal),
+            signals: Signals::new(&*queue, signal),
             queue,
             counter,
             port,

@@ -7,7 +7,7 @@
 //! one.
 #![expect(
     unsafe_code,
-    reason = "accesses what somebody else may write meanwhile"
+    reason = "accesses memory that others may write meanwhile"
 )]
 
 /// Copies bytes that others may write, or read, meanwhile.

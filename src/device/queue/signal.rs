@@ -21,7 +21,7 @@ impl Signal {
     }
 
     /// Makes the event handle readable: one system call.
-    pub fn ring(&self) {
+    pub fn raise(&self) {
         // The counter is full after almost 2^64 signals without a read. The handle is readable
         // then, which is all that counts.
         let _ = self.0.write(1);

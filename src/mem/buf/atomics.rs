@@ -9,7 +9,7 @@
 //! that changes the bytes takes the write Lease.
 #![expect(
     unsafe_code,
-    reason = "accesses what somebody else may write meanwhile"
+    reason = "accesses memory that others may write meanwhile"
 )]
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};

@@ -30,7 +30,7 @@ pub(crate) enum AfterLease {
     /// The last count is gone: the element returns to its slab.
     Last(Count),
     /// No Lease is left, and futures wait for that. The element may have gone; this is its address.
-    Watched(usize),
+    Waiters(usize),
 }
 
 impl AfterLease {
@@ -40,7 +40,7 @@ impl AfterLease {
         match left {
             Left::Counts => None,
             Left::Nothing => Some(AfterLease::Last(count)),
-            Left::Watchers => Some(AfterLease::Watched(count.address())),
+            Left::Watchers => Some(AfterLease::Waiters(count.address())),
         }
     }
 }
@@ -50,7 +50,7 @@ impl Drop for AfterLease {
     fn drop(&mut self) {
         match self {
             AfterLease::Last(count) => count.bring_home(),
-            AfterLease::Watched(address) => released(*address),
+            AfterLease::Waiters(address) => released(*address),
         }
     }
 }

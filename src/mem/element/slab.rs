@@ -6,7 +6,7 @@
 //! `push` find out. So a live element keeps its slab.
 #![expect(
     unsafe_code,
-    reason = "a slab is ended by whoever brings its last element home"
+    reason = "the thread that returns the last element ends the slab"
 )]
 
 use std::ops::Range;

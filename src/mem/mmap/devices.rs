@@ -53,7 +53,7 @@ pub(super) fn check(op: &'static str, devices: &[Device]) -> Result<()> {
     }
     if devices.len() > MAX {
         let (many, max) = (devices.len(), MAX);
-        let text = format!("{many} devices, and an Mmap has room for {max}: use several Mmaps");
+        let text = format!("{many} devices, and an Mmap takes at most {max}: use several Mmaps");
         return refuse(ErrorKind::NoMemory, text);
     }
     for (i, device) in devices.iter().enumerate() {

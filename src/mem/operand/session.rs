@@ -2,7 +2,7 @@
 //!
 //! A device may be using the state: a job in flight has the Lease, so that neither the next job nor
 //! a copy touches the state meanwhile. A refused Lease is `InUse`.
-#![expect(unsafe_code, reason = "whoever has the Lease has the state")]
+#![expect(unsafe_code, reason = "the holder of the Lease has the state")]
 
 use std::ptr::NonNull;
 use std::sync::Arc;

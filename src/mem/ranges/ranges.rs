@@ -63,7 +63,7 @@ pub(in crate::mem) enum Stage {
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::mem) enum Busy {
     /// A claim or a live Buf, which has this range, uses a part of the requested one.
-    Taken(Range<usize>),
+    InUse(Range<usize>),
     /// The Mmap is not started.
     NotStarted,
 }
@@ -71,7 +71,7 @@ pub(in crate::mem) enum Busy {
 impl Busy {
     pub(in crate::mem) fn error(self, op: &'static str, range: &Range<usize>) -> Error {
         match self {
-            Busy::Taken(other) => {
+            Busy::InUse(other) => {
                 let text = format!(
                     "bytes {range:?} overlap {other:?}, which a pool, an array or a Buf of an inventory has: \
                      take another range"
@@ -194,13 +194,13 @@ impl Ranges {
             return Err(Busy::NotStarted);
         }
         if let Some(other) = self.claims.iter().find(|other| overlap(other, &range)) {
-            return Err(Busy::Taken(other.clone()));
+            return Err(Busy::InUse(other.clone()));
         }
         let mut at = self.live;
         while let Some(node) = at {
             let (start, end, next) = self.with(node, |node| (node.start, node.end, node.next));
             if overlap(&(start..end), &range) {
-                return Err(Busy::Taken(start..end));
+                return Err(Busy::InUse(start..end));
             }
             at = next;
         }
@@ -227,7 +227,7 @@ impl Ranges {
             return Err(Busy::NotStarted);
         }
         if let Some(claim) = self.claims.iter().find(|claim| overlap(claim, &range)) {
-            return Err(Busy::Taken(claim.clone()));
+            return Err(Busy::InUse(claim.clone()));
         }
         let next = self.live.replace(node);
         self.with(node, |node| {

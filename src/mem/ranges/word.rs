@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(word.release(), Left::Counts);
         assert_eq!(word.end_read(), Left::Watchers);
         word.write().unwrap();
-        assert_eq!(word.end_write(), Left::Watchers, "until nobody watches");
+        assert_eq!(word.end_write(), Left::Watchers, "until no future watches");
         word.unwatch();
         word.write().unwrap();
         assert_eq!(word.end_write(), Left::Counts);

@@ -197,7 +197,7 @@ impl RemoteMmap {
             Some(own) => match own.buf(range.clone()) {
                 Ok(buf) => Some(buf),
                 // Bufs on this memory lend no slices that a lease would protect.
-                Err(Busy::Taken(_)) if own.mmap.access().peer_writable() => None,
+                Err(Busy::InUse(_)) if own.mmap.access().peer_writable() => None,
                 Err(busy) => return Err(busy.error(OP, &range)),
             },
         };

@@ -51,7 +51,7 @@ impl Import {
     /// As [`RemoteMmap::from_export`]. `BadState` if the future was polled before.
     pub fn wait(self) -> Result<RemoteMmap> {
         if self.call.is_begun() {
-            let text = "it was polled: go on to await it";
+            let text = "it was polled already: await it";
             return Err(Error::new(ErrorKind::BadState, "Import::wait", text));
         }
         import(&self.device, &self.blob, deadline(self.timeout))

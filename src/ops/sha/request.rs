@@ -49,7 +49,7 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> ShaRequest<C, S, D> {
         let (reason, have, limit) = match self.dst.reach() {
             Reach::None if from.bytes.is_multiple_of(block) => return Ok(()),
             Reach::None => (Reason::NotWholeBlocks, from.bytes, block),
-            _ if dst.bytes < digest => (Reason::NoRoomForDigest, dst.bytes, digest),
+            _ if dst.bytes < digest => (Reason::DigestTailroom, dst.bytes, digest),
             _ if dst.pieces > 1 => (Reason::ListTooLong, dst.pieces, 1),
             _ => return Ok(()),
         };

@@ -82,7 +82,7 @@ impl SyncEventImport {
     /// As [`SyncEvent::from_export`]; `BadState` if the future was polled.
     pub fn wait(self) -> Result<ImportedSyncEvent> {
         if self.call.is_begun() {
-            let text = "it was polled: go on to await it";
+            let text = "it was polled already: await it";
             return Err(Error::new(
                 ErrorKind::BadState,
                 "SyncEventImport::wait",

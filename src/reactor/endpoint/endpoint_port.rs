@@ -332,7 +332,7 @@ impl Drop for EndpointPort {
             // Perhaps no operation waits, so this signals for a turn, whose poll releases what the
             // device had of the endpoint. The poll is not made here, since wakers are code of the
             // application.
-            shared.events.ring();
+            shared.events.raise();
         }
     }
 }

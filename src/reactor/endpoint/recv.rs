@@ -319,7 +319,7 @@ pub(crate) fn poll_posted(
     // An adopted receive is not fresh, since it may have completed already.
     let fresh = begun.is_some() && !receipt.adopted;
     match attachment.poll_end(&posted, fresh, policy, spin, cx) {
-        Poll::Ready(Waited::Over(())) => Poll::Ready(Ok(())),
+        Poll::Ready(Waited::Done(())) => Poll::Ready(Ok(())),
         Poll::Ready(Waited::Lost(error)) => Poll::Ready(Err(error)),
         Poll::Pending => {
             // The WorkQ is checked after the receive was marked as asleep: pairs with `Shutdown`.

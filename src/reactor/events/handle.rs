@@ -136,9 +136,9 @@ impl Events {
     }
 
     /// Makes the event handle readable.
-    pub(in crate::reactor) fn ring(&self) {
+    pub(in crate::reactor) fn raise(&self) {
         #[cfg(not(tokio_doca_loom))]
-        self.signal.ring();
+        self.signal.raise();
         #[cfg(tokio_doca_loom)]
         {
             let driver = crate::sync::lock(&self.driver).clone();
@@ -151,7 +151,7 @@ impl Events {
     #[inline(always)]
     pub(super) fn timer_is_set(&self) {
         #[cfg(tokio_doca_loom)]
-        self.ring();
+        self.raise();
     }
 
     fn inner(&self) -> std::sync::MutexGuard<'_, EventHandleInner> {

@@ -1,11 +1,11 @@
-//! The clock of a WorkQ and its timerfd as loom sees them: time passes only in [`Clock::ring`].
+//! The clock of a WorkQ and its timerfd as loom sees them: time passes only in [`Clock::raise`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::device::Signal;
 use crate::sync::atomic::AtomicU64;
-use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 /// All words are read and written by exchanges, so that no thread sees an old value. A thread that
 /// receives a signal of the timerfd sees all that another thread did before it set the timerfd.
@@ -36,14 +36,14 @@ impl Clock {
     /// received. It is not if another thread sets the timerfd just then, which takes the signal
     /// back.
     #[cfg(test)]
-    pub(in crate::reactor) fn ring(&self) -> bool {
+    pub(in crate::reactor) fn raise(&self) -> bool {
         let due = self.due.fetch_add(0, Relaxed);
         if due == NEVER {
             return false;
         }
         self.now.fetch_max(due, Relaxed);
         let heard = |due| (due <= self.now()).then_some(NEVER);
-        self.due.fetch_update(AcqRel, Acquire, heard).is_ok()
+        self.due.fetch_update(AcqRel, Relaxed, heard).is_ok()
     }
 }
 

@@ -353,7 +353,7 @@ impl Attachment {
             // `Lost` is an error of the runtime and not of the job. The job stays in flight, as an
             // orphan.
             match outcome {
-                Waited::Over(outcome) => {
+                Waited::Done(outcome) => {
                     *state = State::Finished;
                     self.give_back(token.index());
                     return Poll::Ready(outcome);

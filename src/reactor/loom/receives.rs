@@ -242,7 +242,7 @@ fn recv_on(bed: &Bed, receives: &RecvTable, receipt: Receipt) -> usize {
             .attachment
             .poll_end(&posted, false, policy, &mut Spin::default(), cx)
         {
-            Poll::Ready(Waited::Over(())) => {
+            Poll::Ready(Waited::Done(())) => {
                 Poll::Ready(take(receives, receipt).expect("it is over"))
             }
             Poll::Ready(Waited::Lost(_)) => panic!("there is a runtime"),
@@ -255,7 +255,7 @@ fn recv_on(bed: &Bed, receives: &RecvTable, receipt: Receipt) -> usize {
 /// Posts a receive on the device of the bed, as if it were a job. The device completes it with a
 /// message of `LEN` bytes.
 fn post_on(bed: &Bed, receives: &RecvTable) -> Receipt {
-    let receipt = fill(receives).expect("there is room");
+    let receipt = fill(receives).expect("there is space");
     let token = receives.token(receipt).as_raw();
     bed.queue.submitted[0].swap(token + 1, SeqCst);
     bed.queue.engine.waker().wake();

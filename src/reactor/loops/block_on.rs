@@ -80,7 +80,7 @@ impl Wake for Unpark {
             if self.asleep.load(Ordering::SeqCst)
                 && let Some(bell) = self.bell.get()
             {
-                bell.ring();
+                bell.raise();
             }
         }
     }

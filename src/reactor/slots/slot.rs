@@ -543,7 +543,7 @@ mod tests {
         let generation = slot.fill_alone(held(), Some(Target::Run(seen.clone(), 7)));
         let Completed::Free(Some(Notify::Run(target, Ok(3)))) = complete(&slot, generation, Ok(3))
         else {
-            panic!("a run is told, and the Slot freed");
+            panic!("a run is notified, and its Slot freed");
         };
         let Target::Run(run, 7) = target.open(&GateLeft::of_a_test()) else {
             panic!("it is the run that was named");

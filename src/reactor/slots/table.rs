@@ -86,7 +86,7 @@ impl Table {
             if let Some((user_data, meaning, outcome)) = taken {
                 return Some((index, user_data, meaning, outcome));
             }
-            debug_assert!(false, "only what is done stands there");
+            debug_assert!(false, "only completed jobs are listed");
         }
     }
 

@@ -1,5 +1,5 @@
 //! [`EventPortHandle`], a sync event on a WorkQ, and its table of waits.
-#![expect(unsafe_code, reason = "stands in a line, and pins its nodes")]
+#![expect(unsafe_code, reason = "is queued in a line, and pins its nodes")]
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ impl Drop for EventPortHandle {
         if !shared.mode.load().is_busy() {
             // This signals for a turn, whose poll releases what the device had of the event. The
             // poll is not made here, since wakers are code of the application.
-            shared.events.ring();
+            shared.events.raise();
         }
     }
 }

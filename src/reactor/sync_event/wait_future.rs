@@ -275,7 +275,7 @@ fn poll_waiter(
         .attachment()
         .poll_end(&begun_now, begun.is_some(), policy, spin, cx)
     {
-        Poll::Ready(Waited::Over(outcome)) => {
+        Poll::Ready(Waited::Done(outcome)) => {
             port.free_on();
             Poll::Ready(outcome)
         }

@@ -95,7 +95,7 @@ impl OwnLoop {
     /// completed.
     pub(in crate::reactor) fn fire(&self, events: &Events) {
         if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
-            events.ring();
+            events.raise();
         }
     }
 

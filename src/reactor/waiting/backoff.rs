@@ -1,6 +1,6 @@
 //! [`Backoff`], the pauses of a future between its polls, kept by the timer of its WorkQ. Each
 //! pause ends at a multiple of its length, so that many pauses end at the same time.
-#![expect(unsafe_code, reason = "stands in a line, and pins its nodes")]
+#![expect(unsafe_code, reason = "is queued in a line, and pins its nodes")]
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};

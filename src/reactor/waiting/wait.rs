@@ -79,7 +79,7 @@ impl Attachment {
         let shared = &*self.shared;
         if !fresh {
             if let Some(outcome) = end.take() {
-                return Poll::Ready(Waited::Over(outcome));
+                return Poll::Ready(Waited::Done(outcome));
             }
             // The operation may be polled on another runtime than the last time.
             if shared.events.register(&self.shared).is_err() {
@@ -91,7 +91,7 @@ impl Attachment {
         if !shared.expected.load(Ordering::Relaxed) && self.queue.ready() {
             shared.turn();
             if let Some(outcome) = end.take() {
-                return Poll::Ready(Waited::Over(outcome));
+                return Poll::Ready(Waited::Done(outcome));
             }
         }
         end.register(cx.waker());
@@ -105,7 +105,7 @@ impl Attachment {
         // Checked even if this thread did not poll: another thread may have reaped the completion
         // before the waker was stored.
         match end.take() {
-            Some(outcome) => Poll::Ready(Waited::Over(outcome)),
+            Some(outcome) => Poll::Ready(Waited::Done(outcome)),
             None => {
                 if !shared.is_still(policy) {
                     cx.waker().wake_by_ref();
@@ -122,7 +122,7 @@ impl Attachment {
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
         if let Some(outcome) = self.poll_for(end, fresh, LOOKS) {
-            return Poll::Ready(Waited::Over(outcome));
+            return Poll::Ready(Waited::Done(outcome));
         }
         self.shared.misses.add();
         cx.waker().wake_by_ref();
@@ -146,7 +146,7 @@ impl Attachment {
         }
         if let Some(outcome) = self.poll_for(end, fresh, spin.looks()) {
             shared.spun(policy, spin);
-            return Poll::Ready(Waited::Over(outcome));
+            return Poll::Ready(Waited::Done(outcome));
         }
         shared.misses.add();
         cx.waker().wake_by_ref();
@@ -187,7 +187,7 @@ impl Attachment {
 
 /// The result of waiting for a completion.
 pub(in crate::reactor) enum Waited<E> {
-    Over(E),
+    Done(E),
     /// The job continues, but no runtime or loop would notice its completion.
     Lost(JobError),
 }

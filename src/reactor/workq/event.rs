@@ -27,7 +27,7 @@ impl Driven for Shared {
             self.requests.fetch_or(WAKE_ALL, Ordering::SeqCst);
         }
         self.expected.swap(false, Ordering::AcqRel);
-        self.events.ring();
+        self.events.raise();
         Ok(())
     }
 

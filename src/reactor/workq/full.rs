@@ -45,7 +45,7 @@ impl From<LaunchError<'_>> for JobError {
 
 /// A refusal by a device that is full. Dropping it notifies the next waiter in line, which asks the
 /// device.
-#[must_use = "somebody must ask the device again"]
+#[must_use = "the caller must ask the device again"]
 pub(in crate::reactor) struct Full<'a> {
     shared: &'a Arc<Shared>,
     error: JobError,

@@ -52,7 +52,7 @@ impl Shared {
         let heard = !self.mode.load().is_busy() || self.own_loop.entries().is_some();
         let stuck = available > 0 && left > 0 && heard;
         if stuck && !self.signalled.swap(true, Ordering::SeqCst) {
-            self.events.ring();
+            self.events.raise();
         }
     }
 

@@ -159,7 +159,7 @@ pub(super) struct SignalOnDrop<'a>(pub(super) &'a Shared);
 
 impl Drop for SignalOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.events.ring();
+        self.0.events.raise();
     }
 }
 
@@ -225,7 +225,7 @@ impl<'a> Turn<'a> {
         };
         let outside = inside.leave().unwrap_or_else(|inside| {
             let outside = inside.leave_now();
-            self.shared.events.ring();
+            self.shared.events.raise();
             outside
         });
         self.notify(&outside);
@@ -247,7 +247,7 @@ impl<'a> Turn<'a> {
         }
         if self.leave_and_notify() {
             // Another turn is signalled for, which collects the remaining completions.
-            self.shared.events.ring();
+            self.shared.events.raise();
         }
     }
 
@@ -410,7 +410,7 @@ impl<'a> Turn<'a> {
         if let Some(inside) = self.inside.take() {
             let outside = inside.leave_now();
             self.notify(&outside);
-            self.shared.events.ring();
+            self.shared.events.raise();
         }
     }
 }

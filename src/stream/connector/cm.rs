@@ -11,7 +11,7 @@ use tracing::warn;
 use super::{in_time, pass_within};
 use crate::device::CmRefused;
 use crate::error::{Error, ErrorKind, Result};
-use crate::stream::exchange::Over;
+use crate::stream::exchange::Fail;
 use crate::stream::side::{CONNECT, Net, refused};
 use crate::stream::stream::RdmaStream;
 use crate::stream::wire::{CANNOT_CONNECT, NO_RDMA, Wrong, parse_cm_offer, parse_cm_refusal};
@@ -95,7 +95,7 @@ fn of_listener(error: Error) -> Error {
             ErrorKind::ConnectionAborted,
             "the listener has dropped its Incoming".to_owned(),
         ),
-        Some(Ok(reason)) => (refused(reason), Over::Refused(reason).to_string()),
+        Some(Ok(reason)) => (refused(reason), Fail::Refused(reason).to_string()),
         Some(Err(wrong @ Wrong::Version(_))) => (ErrorKind::UnsupportedVersion, wrong.to_string()),
         _ if error.kind() == ErrorKind::InvalidValue => {
             let text =

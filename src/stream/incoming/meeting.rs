@@ -12,7 +12,7 @@ use crate::channel::Socket;
 use crate::device::Path;
 use crate::error::{Error, ErrorKind, Result};
 use crate::stream::drain::Guest;
-use crate::stream::exchange::{Listening, Over};
+use crate::stream::exchange::{Fail, Listening};
 use crate::stream::side::{Exchange, Net, Pools, Side, fell_back};
 use crate::stream::stream::{Link, RdmaStream, StreamTransport};
 use crate::stream::wire::{Message, Offer, Wrong};
@@ -35,7 +35,7 @@ pub(in crate::stream) async fn read_hello(
             Ok(_) => return Ok((hello, state)),
             Err(over) => over,
         };
-        if let Over::Wrong(wrong @ Wrong::Version(_)) = over {
+        if let Fail::Wrong(wrong @ Wrong::Version(_)) = over {
             // A peer of another version reads the version in this answer.
             exchange.say(Message::Refusal(&wrong.to_string())).await?;
         }
@@ -221,7 +221,7 @@ impl Meeting {
     fn check_done(&self) -> Result<()> {
         match self.state.is_done() {
             true => Ok(()),
-            false => Err(self.exchange.over(Over::Already)),
+            false => Err(self.exchange.over(Fail::Already)),
         }
     }
 }

@@ -79,9 +79,9 @@ pub enum Sin {
     /// Duty 4: a job that runs inline reports one byte less than a submitted one.
     MiscountsInline,
     /// Duty 5: signals at each completion, armed or not.
-    RingsUnasked,
+    SignalsUnasked,
     /// Duty 5: never signals.
-    NeverRings,
+    NeverSignals,
     /// Duty 5: `arm` returns `Armed` although a completion waits.
     ArmsBlindly,
     /// Duty 5: `arm` returns `Ready` without arming.

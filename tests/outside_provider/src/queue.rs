@@ -138,13 +138,13 @@ impl Shared {
             }
             let mut state = self.lock();
             state.done.push_back(completion);
-            let rings = match self.sin {
-                Sin::RingsUnasked => true,
-                Sin::NeverRings => false,
+            let signals = match self.sin {
+                Sin::SignalsUnasked => true,
+                Sin::NeverSignals => false,
                 _ => std::mem::take(&mut state.armed),
             };
-            if rings {
-                self.signal.ring();
+            if signals {
+                self.signal.raise();
             }
             self.changed.notify_all();
             if let Sin::CompletesEarly | Sin::WritesLate = self.sin {

@@ -77,9 +77,9 @@ pub enum RdmaSin {
     /// Duty 4: jobs of a batch behind one that failed are executed inline.
     GoesOnInBatch,
     /// Duty 5: signals at each submission, without being armed.
-    RingsUnasked,
+    SignalsUnasked,
     /// Duty 5: never signals, because `arm` does nothing.
-    NeverRings,
+    NeverSignals,
     /// Duty 5: `arm` returns `Armed` although a completion waits.
     ArmsBlindly,
     /// Duty 6: keeps the argument of `retire` for ever.
@@ -412,7 +412,7 @@ unsafe impl Queue for SinfulQueue {
 
     fn arm(&self) -> Armed {
         match self.0.sin {
-            RdmaSin::NeverRings => Armed::Armed,
+            RdmaSin::NeverSignals => Armed::Armed,
             RdmaSin::ArmsBlindly => {
                 self.0.queue.arm();
                 Armed::Armed
@@ -423,7 +423,7 @@ unsafe impl Queue for SinfulQueue {
 
     fn event_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         match self.0.sin {
-            RdmaSin::NeverRings => None,
+            RdmaSin::NeverSignals => None,
             _ => self.0.queue.event_fd(),
         }
     }
@@ -544,8 +544,8 @@ unsafe impl Submit for SinfulEndpoint {
                 refused,
             };
         }
-        if shared.sin == RdmaSin::RingsUnasked {
-            shared.signal.ring();
+        if shared.sin == RdmaSin::SignalsUnasked {
+            shared.signal.raise();
         }
         if let (RdmaSin::DoesTheRefused, [first, others @ .., _]) = (shared.sin, jobs) {
             for (_, job) in others {

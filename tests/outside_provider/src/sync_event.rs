@@ -44,9 +44,9 @@ pub enum EventSin {
     /// Jobs are executed although the event is stopped.
     JobsGoOn,
     /// Duty 5: never signals.
-    NeverRings,
+    NeverSignals,
     /// Duty 5: signals without being armed.
-    RingsUnasked,
+    SignalsUnasked,
     /// Adapter duty 4: the counter is not stored in the memory that the device was given for it.
     IgnoresTheBacking,
 }
@@ -130,14 +130,14 @@ impl Shared {
     fn put(&self, token: Token, result: Result<u64, JobError>) {
         let mut inner = lock(&self.inner);
         inner.done.push(Completion::new(token, result));
-        let rings = match self.sin {
-            EventSin::NeverRings => false,
-            EventSin::RingsUnasked => true,
+        let signals = match self.sin {
+            EventSin::NeverSignals => false,
+            EventSin::SignalsUnasked => true,
             _ => inner.armed,
         };
         inner.armed = false;
-        if rings {
-            self.signal.ring();
+        if signals {
+            self.signal.raise();
         }
     }
 }

@@ -345,7 +345,7 @@ fn duty_4_an_inline_job_that_was_begun_is_found() {
         for kind in 0..2 {
             sins::found(sin, "duty 4", |deadline| {
                 let subjects = subjects(&Outside::new(sin).device());
-                contract::inline_answers_are_over(subjects[kind].clone().deadline(deadline));
+                contract::inline_jobs_are_complete(subjects[kind].clone().deadline(deadline));
             });
         }
     }
@@ -353,25 +353,25 @@ fn duty_4_an_inline_job_that_was_begun_is_found() {
 
 #[test]
 fn duty_5_a_ring_too_many_is_found() {
-    found(Sin::RingsUnasked, "duty 5", |subject| {
-        contract::armed_completions_ring_once(subject)
+    found(Sin::SignalsUnasked, "duty 5", |subject| {
+        contract::armed_completions_signal_once(subject)
     });
 }
 
 #[test]
 fn duty_5_a_ring_too_few_is_found() {
-    found(Sin::NeverRings, "duty 5", |subject| {
-        contract::armed_completions_ring_once(subject)
+    found(Sin::NeverSignals, "duty 5", |subject| {
+        contract::armed_completions_signal_once(subject)
     });
 }
 
 #[test]
 fn duty_5_a_waiting_completion_that_arm_hides_is_found() {
     found(Sin::ArmsBlindly, "duty 5", |subject| {
-        contract::armed_completions_ring_once(subject)
+        contract::armed_completions_signal_once(subject)
     });
     found(Sin::ReadyUnarmed, "duty 5", |subject| {
-        contract::armed_completions_ring_once(subject)
+        contract::armed_completions_signal_once(subject)
     });
 }
 

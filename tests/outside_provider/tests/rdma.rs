@@ -128,10 +128,10 @@ fn duty_4_a_batch_that_is_answered_otherwise_than_it_was_done_is_found() {
 
 #[test]
 fn duty_5_a_ring_too_many_or_too_few_is_found() {
-    for sin in [RdmaSin::RingsUnasked, RdmaSin::NeverRings] {
-        found(sin, "duty 5", contract::armed_messages_ring_once);
+    for sin in [RdmaSin::SignalsUnasked, RdmaSin::NeverSignals] {
+        found(sin, "duty 5", contract::armed_messages_signal_once);
     }
-    for sin in [RdmaSin::NeverRings, RdmaSin::ArmsBlindly] {
+    for sin in [RdmaSin::NeverSignals, RdmaSin::ArmsBlindly] {
         found(sin, "duty 5", contract::no_message_is_slept_through);
     }
 }
@@ -239,7 +239,7 @@ fn capabilities_that_are_not_kept_are_found() {
 /// The suite also detects the sins under a `WorkQ`, where a waiting task sleeps or polls.
 #[test]
 fn sins_are_found_under_a_workq_too() {
-    for sin in [RdmaSin::LosesAReceive, RdmaSin::NeverRings] {
+    for sin in [RdmaSin::LosesAReceive, RdmaSin::NeverSignals] {
         found(sin, "not over within", contract::rdma_sleeps_and_wakes);
     }
     for sin in [RdmaSin::LosesAReceive, RdmaSin::LosesAJob] {

@@ -25,8 +25,8 @@ fn each_sin_is_found_and_named() {
         (EventSin::WaitsGoOn, "duty 1"),
         (EventSin::JobsGoOn, "event duty"),
         (EventSin::IgnoresTheBacking, "adapter duty 4"),
-        (EventSin::NeverRings, "duty 5"),
-        (EventSin::RingsUnasked, "duty 5"),
+        (EventSin::NeverSignals, "duty 5"),
+        (EventSin::SignalsUnasked, "duty 5"),
     ] {
         sins::found(sin, duty, |deadline| {
             contract::sync_event(Events::from(&device(sin)).deadline(deadline));

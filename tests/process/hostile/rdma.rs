@@ -81,7 +81,7 @@ fn a_peer_that_scribbles_ends_its_own_connection_at_most() {
 }
 
 /// Messages of impossible lengths or of an unknown kind, or whose bytes never come, a stream that
-/// runs backwards, a receive that nobody posted, and counts of bytes that were never put.
+/// runs backwards, a receive that was never posted, and counts of bytes that were never put.
 #[test]
 fn a_peer_that_says_what_cannot_be_is_nonsense() {
     type Play = fn(&Hold);

@@ -605,7 +605,7 @@ impl Completions {
         let mut state = lock(&self.state);
         state.0.push_back(completion);
         if std::mem::take(&mut state.1) {
-            self.signal.ring();
+            self.signal.raise();
         }
     }
 }

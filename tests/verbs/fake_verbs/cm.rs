@@ -56,7 +56,7 @@ enum State {
     /// The peer has accepted.
     Responded,
     Established,
-    Over,
+    Gone,
 }
 
 struct Id {
@@ -203,11 +203,11 @@ impl Fabric {
             (State::Established, Some(State::Answered)) => (RDMA_CM_EVENT_REJECTED, 4),
             _ => return,
         };
-        if matches!(theirs, Some(State::Over)) {
+        if matches!(theirs, Some(State::Gone)) {
             return;
         }
-        self.cm.set(peer, State::Over);
-        self.cm.set(id, State::Over);
+        self.cm.set(peer, State::Gone);
+        self.cm.set(id, State::Gone);
         let said = match kind {
             RDMA_CM_EVENT_REJECTED if iwarp => private_data.to_vec(),
             RDMA_CM_EVENT_REJECTED => padded(private_data, REFUSAL),
@@ -640,7 +640,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
         let found = fabric.cm.ids.iter().find(|(_, id)| listens(id));
         let iwarp = fabric.cm.ids[&(id as usize)].iwarp;
         let Some(listener) = found.map(|(at, _)| *at) else {
-            fabric.cm.set(id as usize, State::Over);
+            fabric.cm.set(id as usize, State::Gone);
             if iwarp {
                 return Err(libc::ECONNREFUSED);
             }

@@ -8,45 +8,45 @@ use crate::bench::report::{Measured, Row};
 use crate::bench::short::{rate, size, time};
 
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Over {
+pub(super) enum By {
     Sizes,
     Depths,
 }
 
-impl Over {
+impl By {
     fn of(self, row: &Row) -> (usize, usize) {
         match self {
-            Over::Sizes => (row.size, row.depth),
-            Over::Depths => (row.depth, row.size),
+            By::Sizes => (row.size, row.depth),
+            By::Depths => (row.depth, row.size),
         }
     }
 
     fn label(self, value: usize) -> String {
         match self {
-            Over::Sizes => size(value),
-            Over::Depths => value.to_string(),
+            By::Sizes => size(value),
+            By::Depths => value.to_string(),
         }
     }
 
     /// Returns the name of a line all of whose rows share `value`.
     fn shared(self, value: usize) -> String {
         match self {
-            Over::Sizes => format!("depth {value}"),
-            Over::Depths => format!("{} bytes", size(value)),
+            By::Sizes => format!("depth {value}"),
+            By::Depths => format!("{} bytes", size(value)),
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Over::Sizes => "size in bytes",
-            Over::Depths => "depth",
+            By::Sizes => "size in bytes",
+            By::Depths => "depth",
         }
     }
 
     fn by(self) -> &'static str {
         match self {
-            Over::Sizes => "by size",
-            Over::Depths => "by depth",
+            By::Sizes => "by size",
+            By::Depths => "by depth",
         }
     }
 }
@@ -89,43 +89,43 @@ struct Series<'a> {
 
 /// Returns the charts of the rows of one mode, the number of lines that they show, and the number
 /// of all lines. There are no charts if the rows have fewer than two values to draw them over.
-pub(super) fn charts(kind: &str, rows: &[Row], over: Over) -> (Vec<Chart>, usize, usize) {
-    let mut values: Vec<usize> = rows.iter().map(|row| over.of(row).0).collect();
+pub(super) fn charts(kind: &str, rows: &[Row], by: By) -> (Vec<Chart>, usize, usize) {
+    let mut values: Vec<usize> = rows.iter().map(|row| by.of(row).0).collect();
     values.sort_unstable();
     values.dedup();
     if values.len() < 2 {
         return (Vec::new(), 0, 0);
     }
-    let series = series(kind, rows, over);
+    let series = series(kind, rows, by);
     let all = series.len();
     let series = fitting(series);
-    let chart = |shown| chart(shown, &series, &values, over);
+    let chart = |shown| chart(shown, &series, &values, by);
     (SHOWN.iter().map(chart).collect(), series.len(), all)
 }
 
-fn series<'a>(kind: &str, rows: &'a [Row], over: Over) -> Vec<Series<'a>> {
-    let mut shared: Vec<usize> = rows.iter().map(|row| over.of(row).1).collect();
+fn series<'a>(kind: &str, rows: &'a [Row], by: By) -> Vec<Series<'a>> {
+    let mut shared: Vec<usize> = rows.iter().map(|row| by.of(row).1).collect();
     shared.sort_unstable();
     shared.dedup();
     let mut all: Vec<Series> = Vec::new();
     for value in &shared {
-        let rows: Vec<&Row> = rows.iter().filter(|row| over.of(row).1 == *value).collect();
+        let rows: Vec<&Row> = rows.iter().filter(|row| by.of(row).1 == *value).collect();
         let line = |name: &str, is_kind, points| Series {
             name: match (shared.len() > 1, is_kind) {
                 (false, _) => name.to_owned(),
-                (true, true) => over.shared(*value),
-                (true, false) => format!("{name}, {}", over.shared(*value)),
+                (true, true) => by.shared(*value),
+                (true, false) => format!("{name}, {}", by.shared(*value)),
             },
             is_kind,
             points,
         };
-        let own = rows.iter().map(|row| (over.of(row).0, &row.measured));
+        let own = rows.iter().map(|row| (by.of(row).0, &row.measured));
         all.push(line(kind, true, own.collect()));
         let baselines = rows.first().map_or(&[][..], |row| &row.vs);
         for (at, versus) in baselines.iter().enumerate() {
             let theirs = rows.iter().filter_map(|row| {
                 let measured = row.vs.get(at)?.measured.as_ref()?;
-                Some((over.of(row).0, measured))
+                Some((by.of(row).0, measured))
             });
             all.push(line(versus.name, false, theirs.collect()));
         }
@@ -145,23 +145,23 @@ fn fitting(mut series: Vec<Series<'_>>) -> Vec<Series<'_>> {
     few(series, LINES)
 }
 
-fn chart(shown: &Shown, series: &[Series], values: &[usize], over: Over) -> Chart {
+fn chart(shown: &Shown, series: &[Series], values: &[usize], by: By) -> Chart {
     let drawn = |(x, measured): &(usize, &Measured)| (*x as f64, (shown.value)(measured));
     let line = |series: &Series| Line {
         name: series.name.clone(),
         points: series.points.iter().map(drawn).collect(),
         marks: true,
-        words: words(shown, series, over),
+        words: words(shown, series, by),
     };
     let lines: Vec<Line> = series.iter().map(line).collect();
     let y = Scale::round(lines.iter().flat_map(|it| &it.points).map(|(_, y)| *y));
     let labels = values.iter().step_by(values.len().div_ceil(7));
     Chart {
-        title: format!("{} {}", shown.title, over.by()),
+        title: format!("{} {}", shown.title, by.by()),
         x: Axis {
-            name: over.name(),
+            name: by.name(),
             scale: Scale::exact(values.iter().map(|it| *it as f64)),
-            ticks: labels.map(|it| (*it as f64, over.label(*it))).collect(),
+            ticks: labels.map(|it| (*it as f64, by.label(*it))).collect(),
         },
         y: Axis {
             name: shown.axis,
@@ -176,12 +176,12 @@ fn chart(shown: &Shown, series: &[Series], values: &[usize], over: Over) -> Char
     }
 }
 
-fn words(shown: &Shown, series: &Series, over: Over) -> String {
+fn words(shown: &Shown, series: &Series, by: By) -> String {
     let of = |(x, measured): &(usize, &Measured)| {
         format!(
             "{} at {}",
             (shown.label)((shown.value)(measured)),
-            over.label(*x)
+            by.label(*x)
         )
     };
     let each: Vec<String> = series.points.iter().map(of).collect();

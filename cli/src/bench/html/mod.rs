@@ -13,7 +13,7 @@ use std::fmt::Write;
 use super::report::{Report, Row};
 use super::short::counted;
 use chart::Chart;
-use curves::Over;
+use curves::By;
 use escape::Escaped;
 
 /// Explains the columns of the table.
@@ -44,8 +44,8 @@ pub(super) fn page(report: &Report, failed: Option<&str>) -> String {
     page.head(report);
     for rows in report.points.chunk_by(|a, b| a.mode == b.mode) {
         page.latency(report.kind, rows);
-        page.curves(report.kind, rows, Over::Sizes);
-        page.curves(report.kind, rows, Over::Depths);
+        page.curves(report.kind, rows, By::Sizes);
+        page.curves(report.kind, rows, By::Depths);
     }
     page.section("numbers", "All numbers", NUMBERS);
     table::write(&mut page.text, report);
@@ -113,14 +113,14 @@ impl Page {
         self.charts(&format!("Latency, {}", rows[0].mode), &words, &charts);
     }
 
-    fn curves(&mut self, kind: &str, rows: &[Row], over: Over) {
-        let (charts, shown, all) = curves::charts(kind, rows, over);
+    fn curves(&mut self, kind: &str, rows: &[Row], by: By) {
+        let (charts, shown, all) = curves::charts(kind, rows, by);
         if charts.is_empty() {
             return;
         }
-        let name = match over {
-            Over::Sizes => "By size",
-            Over::Depths => "By depth",
+        let name = match by {
+            By::Sizes => "By size",
+            By::Depths => "By depth",
         };
         let words = "Both axes are logarithmic.".to_owned() + &left_out(shown, all, "lines");
         self.charts(&format!("{name}, {}", rows[0].mode), &words, &charts);

@@ -19,7 +19,9 @@ use crate::failure::{Failure, Result, cannot};
 use crate::open;
 use crate::output::print;
 use crate::signals::Signals;
-use crate::transfer::{ANSWER, BENCH, Bind, Session, Step, Unheard, each, limited, play, verdict};
+use crate::transfer::{
+    ANSWER, BENCH, Bind, NoMessage, Session, Step, each, limited, play, verdict,
+};
 
 /// How long a connection may last: long enough for the longest point, the TCP baseline that takes
 /// turns with it, and the setup and end of both.
@@ -98,7 +100,7 @@ impl Server<'_> {
     ) -> Result<Asked, String> {
         let asked = limited(ANSWER, async {
             let said = session.hear(stream, Step::Plan).await?;
-            Asked::parse(&said).ok_or(Unheard::Odd)
+            Asked::parse(&said).ok_or(NoMessage::Odd)
         });
         let asked = asked.await?;
         let prepared = self.prepare(asked).await;

@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 
 use super::super::bar;
 use super::super::row::{Row, State, words};
-use crate::transfer::Unheard;
+use crate::transfer::NoMessage;
 
 /// The way in which a stream is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,9 +56,9 @@ pub(super) enum Fault {
     Lost(String),
 }
 
-impl From<Unheard> for Fault {
-    fn from(unheard: Unheard) -> Fault {
-        let text = unheard.to_string();
+impl From<NoMessage> for Fault {
+    fn from(error: NoMessage) -> Fault {
+        let text = error.to_string();
         Fault::Lost(match text.strip_prefix("it ") {
             Some(rest) => format!("the peer {rest}"),
             None => text,
@@ -68,7 +68,7 @@ impl From<Unheard> for Fault {
 
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Fault {
-        Unheard::Io(error).into()
+        NoMessage::Io(error).into()
     }
 }
 

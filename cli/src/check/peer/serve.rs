@@ -17,7 +17,7 @@ use crate::open;
 use crate::output::print;
 use crate::signals::Signals;
 use crate::transfer::{
-    ANSWER, Bind, CHECK, Failed, Session, Step, Token, Unheard, each, limited, play, transport,
+    ANSWER, Bind, CHECK, Failed, NoMessage, Session, Step, Token, each, limited, play, transport,
     verdict,
 };
 
@@ -131,7 +131,7 @@ impl Server<'_> {
             // The client now uses the memory, and sends nothing more on the stream.
             match stream.read(&mut [0]).await? {
                 0 => Ok(()),
-                _ => Err(Unheard::Odd),
+                _ => Err(NoMessage::Odd),
             }
         })
         .await?;

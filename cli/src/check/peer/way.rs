@@ -11,7 +11,7 @@ use super::data::{self, BYTES};
 use super::lent::{LENT, Lent};
 use super::rows::{Fault, Found, Rows};
 use super::{LONG, ROUNDS, SMALL};
-use crate::transfer::{ANSWER, Session, Step, Unheard, parse_verdict, transport};
+use crate::transfer::{ANSWER, NoMessage, Session, Step, parse_verdict, transport};
 
 /// A stream whose peer has proved that it has the token.
 pub(super) struct Met<'a> {
@@ -168,7 +168,7 @@ impl Met<'_> {
         self.session.hear(stream, Step::Ended).await?;
         match stream.read(&mut [0]).await? {
             0 => Ok(Some("heard by both sides".to_owned())),
-            _ => Err(Unheard::Odd.into()),
+            _ => Err(NoMessage::Odd.into()),
         }
     }
 }

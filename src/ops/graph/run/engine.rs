@@ -21,7 +21,7 @@ use crate::reactor::{Completions, RunWaiter, budget};
 /// The state of an instance after a poll.
 #[derive(Clone, Copy, PartialEq)]
 enum Flow {
-    Over,
+    Done,
     Waits,
     /// The task's budget is spent, and its waker has been woken.
     Yields,
@@ -52,7 +52,7 @@ impl Level {
             in_line: false,
             heard: false,
         };
-        self.advance(&mut poller) == Flow::Over
+        self.advance(&mut poller) == Flow::Done
     }
 
     /// Continues with a run that has begun.
@@ -89,7 +89,7 @@ impl Level {
                 }
             } else {
                 line.as_mut().leave();
-                if flow == Flow::Over {
+                if flow == Flow::Done {
                     return Poll::Ready(self.finish());
                 }
                 match self.is_flying(false) {
@@ -140,7 +140,7 @@ impl Level {
         if still || !progress.active.is_empty() || !progress.blocked.is_empty() {
             Flow::Waits
         } else {
-            Flow::Over
+            Flow::Done
         }
     }
 
@@ -392,7 +392,7 @@ impl Progress {
             return Flow::Waits;
         };
         let flow = sub.advance(poller);
-        if flow == Flow::Over {
+        if flow == Flow::Done {
             self.active.remove(node);
             self.sub_over(plan, node);
             return Flow::Waits;

@@ -81,7 +81,7 @@ impl Connect {
     /// As [`Rdma::connect`]. `BadState` if the future was polled before.
     pub fn wait(self) -> Result<()> {
         if self.call.is_begun() {
-            let text = "it was polled: go on to await it";
+            let text = "it was polled already: await it";
             return Err(Error::new(ErrorKind::BadState, "Connect::wait", text));
         }
         self.rdma.check_open(OP)?;

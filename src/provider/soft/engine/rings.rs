@@ -111,7 +111,7 @@ impl Doorbell {
                 .armed
                 .compare_exchange(armed, 0, Ordering::AcqRel, Ordering::Relaxed)
             {
-                Ok(_) => return self.signal.ring(),
+                Ok(_) => return self.signal.raise(),
                 Err(seen) => armed = seen,
             }
         }
@@ -401,6 +401,6 @@ impl Consumer {
 impl Held for Rings {
     /// Signals the thread that waits for the queue, so that it polls again.
     fn resume(&self) {
-        self.doorbell.signal.ring();
+        self.doorbell.signal.raise();
     }
 }

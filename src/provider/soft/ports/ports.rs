@@ -336,7 +336,7 @@ impl Ports {
         }
         // The limit of one go is reached. The events are edge-triggered, so no thread would be
         // woken for the remaining ones: the signal makes the next poll read them.
-        self.signal.ring();
+        self.signal.raise();
     }
 
     fn rang(&self, data: u64) {

@@ -27,7 +27,7 @@ impl ReadySet {
     #[inline]
     pub(in super::super) fn mark_ready(&self, number: u32) {
         self.flags.set(number);
-        self.ring();
+        self.raise();
     }
 
     /// Adds a port without waking a thread. For callers that poll next themselves, and for the
@@ -54,14 +54,14 @@ impl ReadySet {
     #[inline]
     pub(in super::super) fn pass_on(&self) {
         if self.any() {
-            self.ring();
+            self.raise();
         }
     }
 
     /// Requests a signal. The caller polls afterwards, and then sleeps.
     pub(in super::super) fn arm(&self) {
         self.armed.store(true, Ordering::SeqCst);
-        // Pairs with `ring`.
+        // Pairs with `raise`.
         fence(Ordering::SeqCst);
     }
 
@@ -70,12 +70,12 @@ impl ReadySet {
         self.armed.load(Ordering::SeqCst)
     }
 
-    fn ring(&self) {
+    fn raise(&self) {
         // Pairs with `arm`: either the thread that sleeps sees the ready port, or this thread sees
         // that the other one has armed.
         fence(Ordering::SeqCst);
         if self.is_armed() && self.armed.swap(false, Ordering::SeqCst) {
-            self.signal.ring();
+            self.signal.raise();
         }
     }
 }

@@ -258,7 +258,7 @@ impl Connection {
         match sent {
             Sent::All => Ok(Step::Done(job.len as u64)),
             Sent::Part => Ok(Step::More),
-            Sent::NoReceive | Sent::NoRoom => Ok(Step::Waits),
+            Sent::NoReceive | Sent::IsFull => Ok(Step::Waits),
             Sent::TooLong(capacity) => Err(JobError::new(
                 Reason::MessageTooLong,
                 job.len as u64,

@@ -122,7 +122,7 @@ proptest! {
                             prop_assert!((room as usize) < len);
                             return Ok(());
                         }
-                        Sent::Part | Sent::NoRoom => {}
+                        Sent::Part | Sent::IsFull => {}
                     }
                 }
                 Act::Take(most) => {
@@ -252,7 +252,7 @@ proptest! {
                             came += 1;
                         }
                         Sent::NoReceive => prop_assert_eq!(sent.len(), credits as usize),
-                        Sent::NoRoom | Sent::Part => {}
+                        Sent::IsFull | Sent::Part => {}
                         Sent::TooLong(_) => unreachable!("it fits"),
                     }
                     prop_assert!(sent.len() <= credits as usize);
@@ -350,7 +350,7 @@ fn a_message_is_taken_while_it_is_sent() {
         let got = unsafe { receiving.take(&guest, Some((&dst, len)), usize::MAX) };
         steps += 1;
         match (sent.unwrap(), got.unwrap()) {
-            (Sent::NoRoom, Got::Part { more: false }) => assert!(steps < 7),
+            (Sent::IsFull, Got::Part { more: false }) => assert!(steps < 7),
             (Sent::All, Got::All(_)) => break,
             other => panic!("{other:?}"),
         }

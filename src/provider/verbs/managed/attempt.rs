@@ -339,7 +339,7 @@ fn not_asked(errno: i32) -> Error {
     let system = std::io::Error::from_raw_os_error(errno);
     let (kind, text) = match errno {
         libc::ECONNREFUSED => {
-            let text = "the peer has rejected the connection: nobody listens there";
+            let text = "the peer has rejected the connection: no program listens there";
             (ErrorKind::ConnectionAborted, text.to_owned())
         }
         libc::EHOSTUNREACH | libc::ENETUNREACH => {
@@ -371,7 +371,7 @@ fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
                 ..0 if event.private_data.iter().any(|byte| *byte != 0) => {
                     return rejected(&event.private_data);
                 }
-                8 => "nobody listens there".to_owned(),
+                8 => "no program listens there".to_owned(),
                 10 => "it knows a connection of this queue pair still: reset the Rdma, and connect anew".to_owned(),
                 _ => system(),
             };

@@ -47,12 +47,12 @@ enum State {
         /// The id of the connection's queue pair.
         qp: u64,
     },
-    Over,
+    Gone,
 }
 
 impl State {
     fn take_offer(&mut self) -> Result<CmId> {
-        match std::mem::replace(self, State::Over) {
+        match std::mem::replace(self, State::Gone) {
             State::Offered(id) => Ok(id),
             _ => {
                 let text = "the peer has given up, or its adapter here was removed";
@@ -75,12 +75,12 @@ fn leave(mut state: MutexGuard<'_, State>, next: State, tell: Option<Tell>) {
     }
 }
 
-/// Sets the state to the attempt, if it has begun. Otherwise sets the state `Over`, and notifies
+/// Sets the state to the attempt, if it has begun. Otherwise sets the state `Gone`, and notifies
 /// the application.
 fn leave_begun(state: MutexGuard<'_, State>, begun: Result<Attempt, Tell>) {
     match begun {
         Ok(attempt) => leave(state, State::Connecting(Box::new(attempt)), None),
-        Err(tell) => leave(state, State::Over, Some(tell)),
+        Err(tell) => leave(state, State::Gone, Some(tell)),
     }
 }
 
@@ -94,7 +94,7 @@ impl Managed {
 
     /// Returns a connection that a peer requests.
     pub(super) fn offered(id: CmId) -> Arc<Managed> {
-        let managed = Managed::new(State::Over);
+        let managed = Managed::new(State::Gone);
         let handler: Arc<dyn Handler> = Arc::clone(&managed) as _;
         id.set_handler(Arc::downgrade(&handler));
         *lock(&managed.state) = State::Offered(id);
@@ -115,11 +115,11 @@ impl Managed {
 
     fn step(self: &Arc<Self>, event: CmEvent) {
         let mut state = lock(&self.state);
-        let (next, tell): (_, Option<Tell>) = match std::mem::replace(&mut *state, State::Over) {
+        let (next, tell): (_, Option<Tell>) = match std::mem::replace(&mut *state, State::Gone) {
             State::Connecting(attempt) => self.next(attempt, event),
             // The peer has given up, or the adapter is being removed. The kernel waits until the id
             // was destroyed.
-            State::Offered(_) if event.is_end() => (State::Over, None),
+            State::Offered(_) if event.is_end() => (State::Gone, None),
             State::Connected { id, conn, qp } if event.is_end() => {
                 let cause = match event.what {
                     What::DeviceRemoved => Reason::DeviceGone,
@@ -134,7 +134,7 @@ impl Managed {
                     // Jobs.
                     drop(id);
                 };
-                (State::Over, Some(Box::new(fail)))
+                (State::Gone, Some(Box::new(fail)))
             }
             other => {
                 let (what, text) = (event.what, "an event of rdma_cm");
@@ -151,16 +151,16 @@ impl Managed {
         let said = match attempt.step(&event, Arc::clone(self) as _) {
             Ok(Next::Wait) => return (State::Connecting(attempt), None),
             Ok(Next::Connected(said)) => said,
-            Err(error) => return (State::Over, Some(attempt.fail(error))),
+            Err(error) => return (State::Gone, Some(attempt.fail(error))),
         };
         let Some((peer, path)) = attempt.ready else {
             let text = "rdma_cm says that it is connected before it was";
             let error = Error::new(ErrorKind::Unexpected, None, text);
-            return (State::Over, Some(attempt.fail(error)));
+            return (State::Gone, Some(attempt.fail(error)));
         };
         let (qp, waits) = (attempt.conn.id(), attempt.accepts && attempt.is_iwarp());
         if let Err(error) = attempt.conn.set_connected(&attempt.qp, peer, path, waits) {
-            return (State::Over, Some(attempt.fail(error)));
+            return (State::Gone, Some(attempt.fail(error)));
         }
         let Attempt {
             id, conn, answer, ..
@@ -208,7 +208,7 @@ impl RcConnection {
         options: CmOptions,
         answer: CmAnswer,
     ) {
-        let managed = Managed::new(State::Over);
+        let managed = Managed::new(State::Gone);
         // The lock makes events wait until the attempt has begun, since the time limit or a reset
         // may come at any time.
         let state = lock(&managed.state);

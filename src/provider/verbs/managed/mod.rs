@@ -6,7 +6,7 @@
 mod attempt;
 #[expect(
     clippy::module_inception,
-    reason = "the noun that the room is named after"
+    reason = "the noun that the module is named after"
 )]
 mod managed;
 mod offered;

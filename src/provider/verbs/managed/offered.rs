@@ -74,7 +74,7 @@ fn not_bound(error: Error, addr: SocketAddr) -> Error {
     let (kind, text) = match error.errno() {
         Some(libc::EADDRINUSE) => (
             ErrorKind::AlreadyExist,
-            format!("somebody listens at {addr} by rdma_cm already"),
+            format!("another listener has {addr} by rdma_cm"),
         ),
         Some(libc::ENODEV) => (
             ErrorKind::NotSupported,

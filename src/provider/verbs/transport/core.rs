@@ -121,13 +121,13 @@ impl Core {
         // The flag is set before the check whether a thread armed. `arm` does these in the opposite
         // order.
         self.attention.store(true, SeqCst);
-        self.ring();
+        self.raise();
     }
 
     /// Signals if a thread armed.
-    pub(in super::super) fn ring(&self) {
+    pub(in super::super) fn raise(&self) {
         if self.armed.swap(false, SeqCst) {
-            self.signal.ring();
+            self.signal.raise();
         }
     }
 

@@ -55,7 +55,7 @@ unsafe impl Submit for VerbsQueue {
             if let Some(job) = CpuJob::of(*job) {
                 self.0.computed.submit(*token, job);
                 // Only a reaper does the job, so that a thread which armed must poll.
-                self.0.core.ring();
+                self.0.core.raise();
                 accepted += 1;
                 continue;
             }

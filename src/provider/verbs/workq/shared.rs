@@ -339,7 +339,7 @@ impl Shared {
         }
         if self.computed.pending() {
             // A thread that armed, and found no completion of its own, sleeps now.
-            self.core.ring();
+            self.core.raise();
         }
         if attention {
             if !emptied && self.has_failures() {

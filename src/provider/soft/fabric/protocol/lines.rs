@@ -37,7 +37,7 @@ impl Line {
 
     pub(in super::super) fn socket(&self) -> &Guarded {
         let socket = self.socket.as_ref();
-        socket.expect("whoever takes it out consumes the line")
+        socket.expect("the method that takes it out consumes the line")
     }
 
     /// Makes the connection refuse descriptors from now on.
@@ -54,7 +54,7 @@ impl Line {
     pub(in super::super::super) fn into_socket(mut self) -> Guarded {
         self.refuse();
         let socket = self.socket.take();
-        socket.expect("whoever takes it out consumes the line")
+        socket.expect("the method that takes it out consumes the line")
     }
 
     /// Returns true if the ticket's server would be dialled in the same way.

@@ -339,7 +339,7 @@ impl DoorbellPage {
         match (&self.bell, socket) {
             (Bell::Signal(signal, signalled, key), _) => {
                 signalled.add(*key);
-                signal.ring();
+                signal.raise();
             }
             (_, Some(socket)) if !bell::ring(socket) => {
                 self.gone.store(true, Ordering::Relaxed);

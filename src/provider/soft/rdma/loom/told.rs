@@ -226,7 +226,7 @@ fn is_not_waited_for(
         let [mut sender, mut receiver] = ends();
         if len > STREAM {
             receiver.post(len);
-            assert_eq!(sender.send(len, 9), Sent::NoRoom);
+            assert_eq!(sender.send(len, 9), Sent::IsFull);
         }
         let receiver = spawn(move || comes(&mut receiver));
         sender.connection.doorbell.arm();

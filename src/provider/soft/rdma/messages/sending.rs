@@ -28,7 +28,7 @@ pub(in super::super) enum Sent {
     /// The peer has no receive posted.
     NoReceive,
     /// The stream is full.
-    NoRoom,
+    IsFull,
     /// The peer's receive has only this number of bytes. The peer was notified.
     TooLong(u32),
 }
@@ -112,7 +112,7 @@ impl Sending {
             let capacity = messages.stream_free(self.produced)?;
             if capacity == 0 {
                 self.part = Some(at);
-                return Ok(Sent::NoRoom);
+                return Ok(Sent::IsFull);
             }
             let to = messages.stream_out(self.produced, PIECE.min(capacity).min(end - at));
             let step = to.len();

@@ -18,26 +18,29 @@ const ROUNDS: u64 = 50;
 /// # Panics
 ///
 /// Panics if a signal is missing, or if there is one too many.
-pub fn armed_messages_ring_once(peers: impl Into<Peers>) {
-    watched("armed_messages_ring_once", peers, |peers| {
-        nothing_rings_unless_armed(peers);
-        each_arm_rings(peers);
+pub fn armed_messages_signal_once(peers: impl Into<Peers>) {
+    watched("armed_messages_signal_once", peers, |peers| {
+        nothing_signals_unless_armed(peers);
+        each_arm_signals(peers);
     });
 }
 
-fn nothing_rings_unless_armed(peers: &Peers) {
+fn nothing_signals_unless_armed(peers: &Peers) {
     let mut pair = Pair::new(peers, Plan::new(peers, CELL));
     for _ in 0..ROUNDS {
         pair.works(0..pair.plan.jobs);
     }
-    let rings: u64 = pair.ends.iter().map(|end| end.bell.rings()).sum();
-    assert_eq!(rings, 0, "duty 5: nothing was armed, and it rang");
+    let signals: u64 = pair.ends.iter().map(|end| end.signals.count()).sum();
+    assert_eq!(
+        signals, 0,
+        "duty 5: nothing was armed, and the queue signalled"
+    );
     pair.finish();
 }
 
-fn each_arm_rings(peers: &Peers) {
+fn each_arm_signals(peers: &Peers) {
     let mut pair = Pair::new(peers, Plan::new(peers, CELL));
-    let (mut arms, mut rings) = ([0, 0], [0, 0]);
+    let (mut arms, mut signals) = ([0, 0], [0, 0]);
     for round in 0..ROUNDS as usize {
         // Alternates the direction of the message.
         let side = round % 2;
@@ -55,14 +58,14 @@ fn each_arm_rings(peers: &Peers) {
         // Both the receiver and the sender sleep until their queue signals. A signal may come
         // without a completion; then the side arms again.
         let mut over = [false; 2];
-        let what = "duty 5: armed, and a message came, or a Job ended: it did not ring";
+        let what = "duty 5: armed, and a message came, or a Job ended: the queue did not signal";
         wait_for(peers.deadline, what, || {
             for one in [0, 1] {
-                let rung = pair.ends[one].bell.rings();
-                if rung == 0 {
+                let signalled = pair.ends[one].signals.count();
+                if signalled == 0 {
                     continue;
                 }
-                rings[one] += rung;
+                signals[one] += signalled;
                 pair.ends[one].queue.clear();
                 for ended in pair.ends[one].reap(8) {
                     let waited_for = (one == side) == (ended.table == Table::Jobs);
@@ -77,11 +80,11 @@ fn each_arm_rings(peers: &Peers) {
         });
     }
     for one in [0, 1] {
-        rings[one] += pair.ends[one].bell.rings();
+        signals[one] += pair.ends[one].signals.count();
         assert!(
-            rings[one] <= arms[one],
-            "duty 5: one ring per arm: {} of {}",
-            rings[one],
+            signals[one] <= arms[one],
+            "duty 5: one signal per arm: {} of {}",
+            signals[one],
             arms[one]
         );
     }
@@ -189,10 +192,10 @@ fn sleep_until(
             end.reap(at_most)
         };
         if found.is_empty() && armed {
-            let rings = end.bell.wait_for_ring(deadline);
+            let signals = end.signals.wait_for_one(deadline);
             assert!(
-                rings > 0,
-                "duty 5: armed, and what is waited for came, or will: it did not ring"
+                signals > 0,
+                "duty 5: armed, and what is waited for came, or will: the queue did not signal"
             );
             end.queue.clear();
             ended.extend(end.reap(at_most));

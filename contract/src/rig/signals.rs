@@ -14,13 +14,13 @@ use tokio_doca::device::contract::{Queue, Signal};
 const SIGNAL: u64 = 0;
 const OWN: u64 = 1;
 
-pub(crate) struct Bell {
+pub(crate) struct Signals {
     epoll: Epoll,
     signal: Arc<Signal>,
 }
 
-impl Bell {
-    pub(crate) fn new(queue: &dyn Queue, signal: Arc<Signal>) -> Bell {
+impl Signals {
+    pub(crate) fn new(queue: &dyn Queue, signal: Arc<Signal>) -> Signals {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("epoll_create1");
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         epoll
@@ -31,23 +31,23 @@ impl Bell {
                 .add(fd, EpollEvent::new(flags, OWN))
                 .expect("event_fd is a descriptor that epoll takes");
         }
-        Bell { epoll, signal }
+        Signals { epoll, signal }
     }
 
     /// Returns the number of signals since the last call.
-    pub(crate) fn rings(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.wait(EpollTimeout::ZERO)
     }
 
     /// Waits for a signal. Returns 0 if none comes before the deadline.
-    pub(crate) fn wait_for_ring(&self, deadline: Duration) -> u64 {
+    pub(crate) fn wait_for_one(&self, deadline: Duration) -> u64 {
         let end = Instant::now() + deadline;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX);
-            let rings = self.wait(timeout);
-            if rings > 0 || left.is_zero() {
-                return rings;
+            let count = self.wait(timeout);
+            if count > 0 || left.is_zero() {
+                return count;
             }
         }
     }

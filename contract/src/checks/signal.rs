@@ -13,29 +13,32 @@ const ROUNDS: u64 = 50;
 /// # Panics
 ///
 /// Panics if a signal is missing, or if there is one too many.
-pub fn armed_completions_ring_once(subject: impl Into<Subject>) {
-    watched("armed_completions_ring_once", subject, |subject| {
+pub fn armed_completions_signal_once(subject: impl Into<Subject>) {
+    watched("armed_completions_signal_once", subject, |subject| {
         for depth in depths(subject) {
-            nothing_rings_unless_armed(subject, depth);
-            each_arm_rings_once(subject, depth);
+            nothing_signals_unless_armed(subject, depth);
+            each_arm_signals_once(subject, depth);
             waiting_completions_are_told(subject, depth);
         }
     });
 }
 
-fn nothing_rings_unless_armed(subject: &Subject, depth: u32) {
+fn nothing_signals_unless_armed(subject: &Subject, depth: u32) {
     let mut rig = Rig::new(subject, depth, CELL);
     for round in 0..ROUNDS as u32 {
         let some: Vec<u32> = (0..1 + round % depth).collect();
         rig.round(&some, &Shape::plain(CELL, subject.within(100)));
     }
-    let rings = rig.rings() + rig.finish();
-    assert_eq!(rings, 0, "duty 5: nothing was armed, and it rang");
+    let signals = rig.signals() + rig.finish();
+    assert_eq!(
+        signals, 0,
+        "duty 5: nothing was armed, and the queue signalled"
+    );
 }
 
-fn each_arm_rings_once(subject: &Subject, depth: u32) {
+fn each_arm_signals_once(subject: &Subject, depth: u32) {
     let mut rig = Rig::new(subject, depth, CELL);
-    let mut rings = 0;
+    let mut signals = 0;
     for round in 0..ROUNDS as u32 {
         arm_and_look(&mut rig);
         if round % 3 == 0 {
@@ -47,13 +50,13 @@ fn each_arm_rings_once(subject: &Subject, depth: u32) {
             rig.prepare(index, &Shape::plain(CELL, subject.within(100)));
         }
         rig.submit_all(&some);
-        rings += rig.wait_for_ring("duty 5: armed, and a Job completed");
+        signals += rig.wait_for_signal("duty 5: armed, and a Job completed");
         rig.drain();
         // The queue is not armed for these Jobs.
         rig.round(&some, &Shape::plain(CELL, subject.within(50)));
     }
-    rings += rig.rings() + rig.finish();
-    assert_eq!(rings, ROUNDS, "duty 5: one ring per arm");
+    signals += rig.signals() + rig.finish();
+    assert_eq!(signals, ROUNDS, "duty 5: one signal per arm");
 }
 
 /// Arms the queue, and checks that no completion is waiting.
@@ -70,23 +73,23 @@ fn waiting_completions_are_told(subject: &Subject, depth: u32) {
         arm_and_look(&mut rig);
         rig.prepare(0, &shape);
         rig.submit_all(&[0]);
-        rig.wait_for_ring("duty 5: armed, and a Job completed");
+        rig.wait_for_signal("duty 5: armed, and a Job completed");
         // The completion of the Job is waiting now.
         let answer = rig.arm();
         if answer == Armed::Armed {
-            rig.wait_for_ring("duty 5: a completion waits, and `arm` did not say Ready");
+            rig.wait_for_signal("duty 5: a completion waits, and `arm` did not say Ready");
         }
         rig.drain();
         if answer == Armed::Ready {
             // In this case the crate reaps. It sleeps without another `arm` if its own Job was not
             // among the completions.
-            rig.rings();
+            rig.signals();
             rig.prepare(0, &shape);
             rig.submit_all(&[0]);
-            rig.wait_for_ring("duty 5: `arm` said Ready, and must have armed as well");
+            rig.wait_for_signal("duty 5: `arm` said Ready, and must have armed as well");
             rig.drain();
         }
-        rig.rings();
+        rig.signals();
     }
     rig.finish();
 }
@@ -117,11 +120,11 @@ pub fn no_completion_is_slept_through(subject: impl Into<Subject>) {
                     // other round does so.
                     let believed = answer == Armed::Armed && round % 2 == 0;
                     if believed || rig.reap(1) == 0 {
-                        rig.wait_for_ring("duty 5: armed, and nothing waited");
+                        rig.wait_for_signal("duty 5: armed, and nothing waited");
                     }
                 }
                 // Clears a signal of a completion that came between `arm` and the poll.
-                rig.rings();
+                rig.signals();
             }
             rig.finish();
         }
