@@ -412,7 +412,7 @@ const LINES: [(&str, &str, Goal); 12] = [
     ("reads_per_sleep", "reads per sleep, event mode", NONE),
     (
         "writes_unwaited",
-        "eventfd writes for 1,024 jobs that nobody waits for",
+        "eventfd writes for 1,024 jobs that no task waits for",
         NONE,
     ),
     ("idle_wakeups", "wake-ups of an idle program in 5 s", NONE),

@@ -566,7 +566,7 @@ pub(crate) fn r6(report: &mut Report) {
         "a round trip beside 1,000 idle contexts over one alone ({beside:.0} ns against {alone:.0}){noise}"
     );
     report.line("R6.trip", beside / alone, AtMost(1.2), "x", &what);
-    let what = format!("a look that finds nothing ({poll_beside:.1} ns against {poll:.1}){noise}");
+    let what = format!("a poll that finds nothing ({poll_beside:.1} ns against {poll:.1}){noise}");
     report.line("R6.poll", poll_beside / poll, AtMost(1.2), "x", &what);
 }
 

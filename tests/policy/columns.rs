@@ -48,8 +48,8 @@ fn long_lines(name: &str, text: &str) -> Vec<usize> {
     found
 }
 
-#[test]
-fn lines_of_prose_fit_into_100_columns() {
+/// Returns the names and texts of all files with comments or prose of this project.
+pub(super) fn prose() -> Vec<(String, String)> {
     let root = &crate::root();
     let mut all = Vec::new();
     for path in [
@@ -71,15 +71,19 @@ fn lines_of_prose_fit_into_100_columns() {
         files(&root.join(path), &mut all);
     }
     assert!(all.len() > 500, "the files were found: {}", all.len());
-    let mut bad = Vec::new();
-    for path in all {
+    let named = all.into_iter().map(|path| {
         let name = path.strip_prefix(root).unwrap().display().to_string();
-        let text = fs::read_to_string(&path).unwrap();
-        bad.extend(
-            long_lines(&name, &text)
-                .iter()
-                .map(|line| format!("{name}:{line}")),
-        );
+        (name, fs::read_to_string(&path).unwrap())
+    });
+    named.collect()
+}
+
+#[test]
+fn lines_of_prose_fit_into_100_columns() {
+    let mut bad = Vec::new();
+    for (name, text) in prose() {
+        let long = long_lines(&name, &text);
+        bad.extend(long.iter().map(|line| format!("{name}:{line}")));
     }
     assert!(bad.is_empty(), "more than {COLUMNS} columns: {bad:#?}");
 }

@@ -1,4 +1,4 @@
-//! Checks that the amount of product code only shrinks: the lines of each folder ("room") are
+//! Checks that the amount of product code only shrinks: the lines of each folder are
 //! compared with a record, which a change that deletes code lowers.
 //!
 //! The count is of lines with code, without comments and blank lines, and with a string over
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::layering::{code, is_test, sources, without_tests};
 
-/// A room, its lines, and why they last rose: the issue, and what the lines are for.
+/// A folder, its lines, and why they last rose: the issue, and what the lines are for.
 const RECORD: [(&str, usize, &str); 14] = [
     ("lib", 55, "45: the guide is a module; 50: pictures"),
     (
@@ -79,15 +79,15 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
 ];
 
-/// The most lines of all rooms together. Last raised for connects without a thread (47).
+/// The most lines of all folders together. Last raised for connects without a thread (47).
 const SUM: usize = 50_115;
 
-/// How far a room may be below its record, in lines, so that not every commit has to change the
+/// How far a folder may be below its record, in lines, so that not every commit has to change the
 /// table.
 const SLACK: usize = 25;
 
-/// Returns the room of a file: its first folder, and for a provider the second one as well.
-fn room(path: &str) -> &str {
+/// Returns the folder of a file: its first folder, and for a provider the second one as well.
+fn folder(path: &str) -> &str {
     let parts = if path.starts_with("provider/") { 2 } else { 1 };
     match path.match_indices('/').nth(parts - 1) {
         Some((end, _)) => &path[..end],
@@ -134,40 +134,40 @@ fn lines(text: &str) -> usize {
     count
 }
 
-/// Counts the lines of each room.
+/// Counts the lines of each folder.
 fn weigh<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<&'a str, usize> {
-    let mut rooms = BTreeMap::new();
+    let mut folders = BTreeMap::new();
     for (path, text) in files {
         let apart = is_test(path)
             || ["fuzzing", "modelled"]
                 .iter()
                 .any(|part| path.contains(part));
         if !apart {
-            *rooms.entry(room(path)).or_default() += lines(text);
+            *folders.entry(folder(path)).or_default() += lines(text);
         }
     }
-    rooms
+    folders
 }
 
-/// Returns a message for each room that is above its record, or far below it.
-fn faults(rooms: &BTreeMap<&str, usize>, record: &[(&str, usize, &str)]) -> Vec<String> {
+/// Returns a message for each folder that is above its record, or far below it.
+fn faults(folders: &BTreeMap<&str, usize>, record: &[(&str, usize, &str)]) -> Vec<String> {
     let mut faults = Vec::new();
-    for (room, lines) in rooms {
-        match record.iter().find(|(known, ..)| known == room) {
-            None => faults.push(format!("{room} has {lines} lines, and no row")),
+    for (folder, lines) in folders {
+        match record.iter().find(|(known, ..)| known == folder) {
+            None => faults.push(format!("{folder} has {lines} lines, and no row")),
             Some((_, most, _)) if lines > most => faults.push(format!(
-                "{room} has {lines} lines, and its row {most}: delete as much, or raise the row and say for which \
+                "{folder} has {lines} lines, and its row {most}: delete as much, or raise the row and say for which \
                  issue and why"
             )),
             Some((_, most, _)) if lines + SLACK < *most => {
-                faults.push(format!("{room} has {lines} lines, and its row {most}: lower it"));
+                faults.push(format!("{folder} has {lines} lines, and its row {most}: lower it"));
             }
             Some(_) => {}
         }
     }
     let gone = record
         .iter()
-        .filter(|(known, ..)| !rooms.contains_key(known));
+        .filter(|(known, ..)| !folders.contains_key(known));
     faults.extend(gone.map(|(known, ..)| format!("there is no {known}")));
     faults
 }
@@ -175,14 +175,14 @@ fn faults(rooms: &BTreeMap<&str, usize>, record: &[(&str, usize, &str)]) -> Vec<
 #[test]
 fn product_code_only_sinks() {
     let sources = sources();
-    let rooms = weigh(
+    let folders = weigh(
         sources
             .iter()
             .map(|it| (it.path.as_str(), it.text.as_str())),
     );
-    let faults = faults(&rooms, &RECORD);
+    let faults = faults(&folders, &RECORD);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    let sum: usize = rooms.values().sum();
+    let sum: usize = folders.values().sum();
     assert!(
         sum <= SUM,
         "{sum} lines in all, and {SUM} are the most: delete something"
@@ -196,16 +196,16 @@ fn a_room_that_grows_is_found() {
                 #[cfg(not(tokio_doca_loom))]\nfn i() {}\n#[cfg(test)]\nmod tests {\n    fn j() {}\n}\n";
     assert_eq!(lines(text), 9);
     let files = ["mem/a.rs", "mem/b/c.rs", "mem/loom/d.rs", "lib.rs"];
-    let rooms = weigh(files.map(|path| (path, text)));
-    assert_eq!(Vec::from_iter(&rooms), [(&"lib", &9), (&"mem", &18)]);
+    let folders = weigh(files.map(|path| (path, text)));
+    assert_eq!(Vec::from_iter(&folders), [(&"lib", &9), (&"mem", &18)]);
     assert_eq!(
-        faults(&rooms, &[("lib", 9, ""), ("mem", 18 + SLACK, "")]),
+        faults(&folders, &[("lib", 9, ""), ("mem", 18 + SLACK, "")]),
         [""; 0]
     );
     for (row, part) in [(17, "delete as much"), (19 + SLACK, "lower it")] {
-        let found = faults(&rooms, &[("lib", 9, ""), ("mem", row, "")]);
+        let found = faults(&folders, &[("lib", 9, ""), ("mem", row, "")]);
         assert!(found.len() == 1 && found[0].contains(part), "{found:?}");
     }
-    let found = faults(&rooms, &[("lib", 9, ""), ("ops", 1, "")]);
+    let found = faults(&folders, &[("lib", 9, ""), ("ops", 1, "")]);
     assert_eq!(found.len(), 2, "{found:?}");
 }
