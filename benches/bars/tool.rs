@@ -105,7 +105,8 @@ fn instructions(tool: &str, name: &str) -> Result<[f64; 2], String> {
     Ok([per(0), per(1)])
 }
 
-/// The commands of the tool and of this bench that measure for that long, below `before`.
+/// Returns the commands of the tool and of this bench that measure for this time. Each runs under
+/// the command `before`, if that is not empty.
 fn both(
     tool: &str,
     name: &str,
@@ -149,7 +150,7 @@ fn number(json: &str, key: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("no {key} in {json}"))
 }
 
-/// Measures for so many milliseconds, in a child of the bar, and prints what the tool prints of it.
+/// Measures for a number of milliseconds, in a child of the bar, and prints what the tool prints of it.
 pub(crate) fn run(scenario: &str, milliseconds: u64) {
     let mut kinds = KINDS.into_iter();
     let kind = kinds.find(|(name, _)| scenario == format!("tool-{name}"));

@@ -368,9 +368,9 @@ impl Permits {
 /// What a held waiter does: it yields, and is polled once more.
 const WAKES_ITSELF: fn(&Task) = |_| thread::yield_now();
 
-/// Two waiters are in line, and two permits are given. The first one does as `first` says, the
-/// second one as `hold` says when it is held. The second one is served, and goes before the first
-/// one only once it was held.
+/// Two waiters are in line, and two permits are given. The first waiter calls `first`; the second
+/// one calls `hold` when it is held. The second waiter gets a permit, and overtakes the first one
+/// only after it was held.
 fn two_in_order(
     second_has_order: bool,
     hold: fn(&Task),

@@ -169,7 +169,7 @@ fn what_a_copy_appends_to_a_buf_lies_behind_what_imported_pieces_took() {
     let src = chain([bench.filled(0..33).into()]);
     assert_eq!(bench.copy(&src, &dst), Ok(33));
     assert_eq!((first.data_len(), last.data_len()), (10, 3));
-    // A range is written from its start each time, and Bufs are appended to.
+    // Each copy writes a range from its start, but appends to the data of a Buf.
     assert_eq!(dst.tailroom(), 27);
     let pop = || dst.pop().unwrap();
     assert!(pop().is_some() && pop().is_some() && pop().is_some() && pop().is_none());

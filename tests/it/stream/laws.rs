@@ -50,7 +50,7 @@ async fn maybe<F: Future>(step: &Step, future: F) -> Option<F::Output> {
     }
 }
 
-/// Writes as the program says, and shuts down. Returns the number of bytes written.
+/// Executes `steps`, and shuts the stream down. Returns the number of bytes written.
 async fn write(to: &mut (impl AsyncWrite + Unpin), steps: &[Step]) -> usize {
     let mut at = 0;
     for step in steps {

@@ -61,7 +61,7 @@ fn of_eight_that_wait_the_last_to_begin_spins_and_the_others_have_their_event() 
                 .filter_map(|(at, (copy, count))| wakes_itself(copy.as_mut(), count).then_some(at));
             spins.collect()
         };
-        // Each copy is the last one when it begins.
+        // When a copy is first polled, it is the last to have begun, so each one spins once.
         assert_eq!(round(), Vec::from_iter(0..8));
         for _ in 0..10 {
             assert_eq!(round(), [7]);

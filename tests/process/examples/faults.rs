@@ -14,9 +14,9 @@ const LEN: usize = (3 << 20) + 17;
 /// How an example ends under a fault script.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    /// With status 0.
+    /// The example exits with status 0.
     Good,
-    /// With status 1, and a message that contains these words.
+    /// It exits with status 1 and prints a message that contains these words.
     Bad(&'static str),
 }
 

@@ -270,7 +270,7 @@ fn a_peer_that_is_killed_before_it_connects_is_gone() {
     for round in 0..16 {
         let mut peer = Peer::start(TEST, "peer");
         let blob = unhex(&peer.hear());
-        // Makes the blob with which the peer would be asked.
+        // A connection needs the blobs of both sides.
         side.rdma.export().unwrap();
         side.rdma.connect(&blob).wait().unwrap();
         run(async {
