@@ -222,7 +222,7 @@ async fn of_operations(told: &mut Told) {
     let writes = || it.rdma().permissions(Access::RDMA_WRITE);
     let [one, _other] = it.pair(it.rdma(), writes()).await;
     let read_only = it.import(&it.memory(Access::RDMA_READ)).await;
-    let row = "a write where the Mmap lets nobody write";
+    let row = "a write to an Mmap that permits no writes";
     told.note(row, one.write(&src, &read_only.buf(..).unwrap()).await);
     let memory = it.memory(Access::RDMA_WRITE);
     let remote = it.import(&memory).await;
@@ -238,7 +238,7 @@ async fn of_operations(told: &mut Told) {
     let row = "a Dma for memory that was exported for RDMA";
     told.note(row, it.dma.copy(&src, &remote.buf(..).unwrap()).await);
     let [one, _other] = it.pair(it.rdma(), it.rdma()).await;
-    let row = "a write where the peer's Rdma lets nobody write";
+    let row = "a write to a peer whose Rdma permits no writes";
     told.note(row, one.write(&src, &remote.buf(..).unwrap()).await);
 }
 
@@ -278,7 +278,7 @@ async fn of_streams(told: &mut Told) {
         "{text}"
     );
     told.note(
-        "a connector where nobody listens",
+        "a connector at an address without a listener",
         connector.connect(nobody()).await,
     );
     let row = "a CPU that does not exist, for a poll thread";
