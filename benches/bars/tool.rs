@@ -150,7 +150,8 @@ fn number(json: &str, key: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("no {key} in {json}"))
 }
 
-/// Measures for a number of milliseconds, in a child of the bar, and prints what the tool prints of it.
+/// Measures for a number of milliseconds, in a child of the bar, and prints what the tool prints of
+/// it.
 pub(crate) fn run(scenario: &str, milliseconds: u64) {
     let mut kinds = KINDS.into_iter();
     let kind = kinds.find(|(name, _)| scenario == format!("tool-{name}"));

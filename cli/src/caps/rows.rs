@@ -33,7 +33,7 @@ fn list_len(len: u32) -> Row {
 }
 
 fn event_driven(event_driven: bool) -> Row {
-    is("event_driven", "can ring an event handle", event_driven)
+    is("event_driven", "can signal an event handle", event_driven)
 }
 
 pub(super) fn general(info: &DevInfo) -> Vec<Row> {

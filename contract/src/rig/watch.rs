@@ -22,7 +22,7 @@ pub(crate) fn watched_for<T: Send + 'static>(
     // The sender is dropped when the check ends or panics; nothing is ever sent.
     if is_done.recv_timeout(deadline) == Err(RecvTimeoutError::Timeout) {
         panic!(
-            "{what}: not over within {deadline:?}: a call blocked (duty 7), or a Job's end was not heard of (duties 1 and 5)"
+            "{what}: not complete within {deadline:?}: a call blocked (duty 7), or a Job did not complete (duties 1 and 5)"
         );
     }
     match checker.join() {

@@ -80,7 +80,7 @@ pub(super) fn check_events(
         return Ok(());
     }
     let text = format!(
-        "this context of device {} cannot ring an event handle: use Mode::BusyPoll",
+        "this context of device {} cannot signal an event handle: use Mode::BusyPoll",
         device.info().name()
     );
     Err(Error::new(ErrorKind::NotSupported, op, text))

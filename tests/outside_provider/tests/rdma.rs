@@ -240,7 +240,7 @@ fn capabilities_that_are_not_kept_are_found() {
 #[test]
 fn sins_are_found_under_a_workq_too() {
     for sin in [RdmaSin::LosesAReceive, RdmaSin::NeverSignals] {
-        found(sin, "not over within", contract::rdma_sleeps_and_wakes);
+        found(sin, "not complete within", contract::rdma_sleeps_and_wakes);
     }
     for sin in [RdmaSin::LosesAReceive, RdmaSin::LosesAJob] {
         found(sin, "duty 1", contract::rdma_busy_polls);
