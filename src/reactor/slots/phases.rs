@@ -1,23 +1,31 @@
 //! The phases of a slot, and sets of them.
 //!
+//! Each arrow names the party that makes the transition: the operation's task (op), the reaper, the
+//! submitter of the job, or `WorkQ::progress`.
+//!
 //! ```text
-//!         fill            register             stored
-//!   Free ------> Pending ----------> Registering ----> Waiting     (and back to Registering with the next poll)
-//!     ^            |                     |               |
-//!     |  undo: the |                     |               |         The device may complete it in each of the three:
-//!     |  device    |                     |               |
-//!     +- refused   |                     |               v
-//!                  |                     |           Completing --> CompletingOrphan --> Free
-//!                  |                     |               |            dropped meanwhile: the reaper frees
-//!                  +---> Done <----------+---------------+
-//!                          |     who has not stored a waker finds out itself
-//!                          +--> Free   Op takes the result, or is dropped
-//!   dropped in flight: Orphan --> Free   the reaper frees
+//!  the job of an operation
+//!          op: fill            op: register              op: waker stored
+//!   Free ------------> Pending -------------> Registering ---------------> Waiting
+//!     ^                   |                       |                           |
+//!     |                   +------- reaper --------+                           | reaper
+//!     |                               v                                       v
+//!     +--- op: take, or drop --- Done <---- reaper: takes the waker ---- Completing
 //!
-//!         post                   take_posted
-//!   Free ------> Posted --> Done ----------> Free     a Job of the caller's own loop: no Op, nobody drops it
+//!   Waiting --- op: polls again ---------------------------> Registering
+//!   Waiting --- reaper: wakes it, the mode has changed ----> Registering --> Pending
+//!   Pending, Registering, Waiting --- op: drop --> Orphan ------------ reaper --> Free
+//!   Completing ---------------------- op: drop --> CompletingOrphan -- reaper --> Free
 //!
-//!   Free ------> Running --------> Free               a Job of a graph's run: no Op, the reaper frees, and tells the run
+//!  a job of the caller's own loop
+//!   Free --- submitter: post --> Posted --- reaper: into Finished --> Done --- progress --> Free
+//!   Free --- submitter: post, completed inline ---------------------> Done
+//!
+//!  a job of a run of a graph, or a send of a stream or sink
+//!   Free --- submitter: fill --> Running --- reaper: notifies the run --> Free
+//!
+//!  the device refuses the job
+//!   Pending, Posted, Running --- submitter: undo --> Free
 //! ```
 
 pub(in crate::reactor) const FREE: u64 = 0;
