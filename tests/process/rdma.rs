@@ -302,8 +302,8 @@ async fn pair(side: &Side, setup: Setup) {
     assert!(empty.is_ok() && sent.is_ok());
 }
 
-/// Contexts come and go on a WorkQ that stays. One side only sends or writes, or does nothing at
-/// all.
+/// Contexts on one WorkQ are attached and dropped, again and again. One side only sends or writes,
+/// or does nothing at all.
 fn come_and_go() {
     let pid = std::process::id() as i32;
     let setup = Setup::new(false, Mode::EventDriven);

@@ -77,7 +77,7 @@ struct OwnLoop {
     generation: u32,
     finished: Finished,
     armed: AtomicBool,
-    /// Stands for the event handle, and the thread that sleeps on it.
+    /// Models the event handle, and the thread that sleeps on it.
     task: Task,
 }
 

@@ -81,7 +81,7 @@ fn a_run_that_is_dropped_leaves_no_waker_and_no_end_behind() {
         board.register(&waker);
         board.forget_waker();
         reaper.join().unwrap();
-        // Whether or not the waker was woken, no other clone of it exists any more.
+        // No other clone of the waker exists any more, whether it was woken or not.
         drop(waker);
         let mut ends = Vec::new();
         board.take(&mut ends);
@@ -94,7 +94,7 @@ fn a_run_that_is_dropped_leaves_no_waker_and_no_end_behind() {
 struct Toy {
     any: AtomicBool,
     told: Mutex<(u32, Option<Waker>)>,
-    /// Stands for what a node wrote. A run that sees the node's completion must see it.
+    /// Models what a node wrote. A run that sees the node's completion must see it.
     written: TrackedCell,
     wrong: UserError,
 }
