@@ -124,7 +124,7 @@ unsafe impl Submit for ForcedQueue {
         self.state.shown.store(false, Ordering::Relaxed);
         self.state.len.store(*len as u64, Ordering::Relaxed);
         self.state.token.store(token.as_raw(), Ordering::Release);
-        self.signal.ring();
+        self.signal.raise();
         Submitted {
             accepted: 1,
             refused: None,
@@ -172,7 +172,7 @@ pub(crate) enum Bell {
 impl Bell {
     fn ring(&self) {
         match self {
-            Bell::Signal(signal) => signal.ring(),
+            Bell::Signal(signal) => signal.raise(),
             Bell::Raw(fd) => drop(fd.write(1)),
         }
     }
