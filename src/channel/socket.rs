@@ -329,7 +329,7 @@ impl Socket {
         connect_tcp(op, addr).await
     }
 
-    /// Connects to a Unix socket in the file system, of any user.
+    /// Connects to a Unix socket in the file system, whichever user owns it.
     pub(crate) async fn connect_path(op: &'static str, path: &Path) -> Result<Socket> {
         let name = path.display().to_string();
         let address = UnixAddr::new(path);

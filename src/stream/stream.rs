@@ -119,8 +119,9 @@ pub struct RdmaStream {
     waker: Waker,
     peer: Peer,
     local: Option<SocketAddr>,
-    /// The runtime that closes the stream after it was dropped, and for how long.
+    /// The runtime that closes the stream after it was dropped.
     runtime: Handle,
+    /// How long the runtime waits for the peer then.
     linger: Duration,
     /// Counts the stream with the listener that has accepted it. It is dropped last: a stream that
     /// the listener counts still has its memory and its connection.

@@ -64,7 +64,7 @@ unsafe impl Sync for Order {}
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Time([u8; 7]);
 
-/// Counts how often waiters that are not polled were passed, and which of them were overtaken.
+/// Counts of a list, by which it detects waiters that were notified and are not polled.
 #[derive(Default)]
 pub(super) struct Overtaking {
     /// The number of polls that found something of which other nodes had been notified, since a

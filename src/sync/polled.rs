@@ -74,7 +74,8 @@ impl Drop for Polls<'_> {
     }
 }
 
-/// When dropped, which is after the lock, notifies the tasks that were woken meanwhile.
+/// Notifies, when dropped, the tasks that were woken during the poll. It is dropped after the lock
+/// was released.
 struct Notifies<'a>(&'a Tasks);
 
 impl Drop for Notifies<'_> {

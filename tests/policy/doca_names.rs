@@ -149,7 +149,7 @@ fn public(files: &[(String, String)]) -> BTreeSet<String> {
             if let Some(begun) = declared(line).or_else(|| implemented(line)) {
                 (of, is_open) = begun;
             } else if !line.starts_with(' ') && line.ends_with("! {") {
-                // The list of a macro that declares members of the type.
+                // This line opens the list of a macro that declares members of the type.
                 is_open = true;
             } else if types.contains(of)
                 && let Some(name) = member(line, is_open)

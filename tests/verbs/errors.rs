@@ -1187,8 +1187,8 @@ fn queue_pairs_fail(flushes: bool, idle: bool) {
             let flushed = failed(in_time("a receive", receive).await);
             assert_eq!(flushed, (Reason::Flushed, Some(cause.reason())));
         }
-        // A copy that finds the queue pair failed is submitted again, unless it was this copy that
-        // revealed the failure.
+        // The copy whose completion reports that the queue pair has failed fails too. Other copies
+        // are submitted again, to a new queue pair.
         let copied = in_time("the copy", copy).await;
         assert!(copied.is_err() || idle, "{copied:?}");
         copies.works().await;
@@ -1362,7 +1362,7 @@ fn packets_travel_as_the_transport_says() {
         assert_eq!(path.grh.sgid_index, 5);
         // 4.096 us doubled 11 times are 8.4 ms.
         assert_eq!(attr.timeout, 11);
-        // The fake refused 128.
+        // The fake refused the default of 128 inline bytes.
         assert_eq!(inline, 64);
     }
     let taken = pair[0].transport();

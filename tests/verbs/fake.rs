@@ -354,7 +354,7 @@ fn a_message_waits_for_its_receive_as_long_as_was_said() {
     };
     connected(Description::roce, endless, |_, a, b| {
         a.post_one(b, Request::new(IBV_WR_SEND, 1, 0, 8, 0));
-        // More than seven times the timer.
+        // This is longer than seven waits of 0.64 ms: any other number of retries would fail.
         std::thread::sleep(SHORT);
         assert_eq!(a.poll().0, 0);
         assert_eq!(b.receive(50, &[(0, 8)]), 0);

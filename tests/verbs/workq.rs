@@ -360,8 +360,8 @@ fn a_copy_that_sleeps_makes_one_turn() {
                 drop(hold);
                 assert_eq!(in_time("the copy", copy).await.unwrap(), Ok(1000));
             }
-            // One turn more is for the channel that was attached; which copy it hits is up to the
-            // kernel. Another may be for an event that follows a poll which had found its copy.
+            // There may be two more turns: one for the channel that was attached, when the kernel
+            // reports it, and one for an event whose copy an earlier poll has reaped.
             let turns = workq.stats().polls - before;
             assert!((COPIES..=COPIES + 2).contains(&turns), "{turns} turns");
         });

@@ -333,7 +333,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Makes all bytes data. The caller has the only handle.
+    /// Sets the data to all bytes. The caller has the only handle.
     pub(in crate::mem) fn fill(&self) {
         self.0.data_len.store(self.0.len(), Relaxed);
     }

@@ -185,7 +185,8 @@ impl LeaseWord {
     #[inline(always)]
     fn give_back(&self, what: u64) -> Left {
         let before = self.0.fetch_sub(what, Ordering::Release);
-        // The lower half is what it was, or one handle less.
+        // The lower half counts handles, and is negative while a future waits. If it stays
+        // positive, a handle is left, and no future waits.
         if before as i32 > what as i32 {
             return Left::Counts;
         }

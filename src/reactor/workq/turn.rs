@@ -216,8 +216,8 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Handles the `requests`, and reaps nothing. If another thread was refused at the gate, and
-    /// relies on a poll by this thread, signals for a turn.
+    /// Handles the `requests`, and reaps nothing. A thread that was refused at the gate meanwhile
+    /// relies on this one to poll: then this signals the event handle, so that another turn polls.
     fn notify_watchers(mut self) {
         self.take_asked();
         let Some(inside) = self.inside.take() else {

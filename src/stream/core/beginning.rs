@@ -66,7 +66,7 @@ impl Core {
         self.flow.grant(lent)
     }
 
-    /// Begins with the frame length and the credits that the peer has sent.
+    /// Sets the frame length and the first credits, which the peer has sent.
     pub(in crate::stream) fn begin(&mut self, frame: usize, credits: u16) -> Result<(), JobError> {
         self.flow.limit(frame);
         self.flow.add(credits)

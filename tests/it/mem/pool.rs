@@ -220,7 +220,7 @@ fn buffered_streams_that_hold_waiters_do_not_lock_up() {
             })
             .buffered(16)
             .fold(0, async |sum, one| {
-                // The stream is not polled meanwhile, and neither are its waiters.
+                // While this waits, the stream is not polled, and so its other waiters are not.
                 drop(pool.alloc().await);
                 sum + one
             });

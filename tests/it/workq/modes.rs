@@ -94,7 +94,8 @@ fn each_of_several_that_sleep_in_hybrid_mode_has_its_event() {
         let pairs = [(); 5].map(|()| (bench.filled(b"abc"), bench.empty()));
         let [sleepers @ .., (src, dst)] = &pairs;
         run(async {
-            // Each copy ends after one of the jobs that are submitted below, when all copies sleep.
+            // Delays each copy until one of the jobs below is done. These are submitted once all
+            // copies sleep.
             for at in 0..sleepers.len() as u32 {
                 bench.soft.faults().push(Fault::Behind(2 * at + 1));
             }

@@ -324,9 +324,9 @@ fn a_spent_budget_does_not_recurse() {
         let (small, large) = (bench.filled(b"abc"), bench.filled(&[1; 4096]));
         let dst = bench.empty();
         for round in 0..3 {
-            // Small copies run inline, and the large one goes through the engine. The numbers come
-            // from experiments: they leave the budget used up, except for what the inline copies
-            // have bought.
+            // Small copies run inline, and the large one goes through the engine. These numbers of
+            // small copies come from experiments: the large copy begins when Tokio's budget is used
+            // up, and the last unit of it pays for more or fewer further jobs.
             for _ in 0..[128, 1, 2000][round] {
                 dst.reset_data_len().unwrap();
                 assert_eq!(bench.dma.copy(&small, &dst).await, Ok(3));

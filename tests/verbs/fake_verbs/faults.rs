@@ -115,7 +115,7 @@ impl Plan {
 pub struct Faults;
 
 impl Faults {
-    /// Lets the `nth` call of this name from now fail. The names are those of the man pages;
+    /// Makes the `nth` call of this name from now fail. The names are those of the man pages;
     /// `ibv_modify_qp` stands for the transitions up to RTS, `ibv_modify_qp(ERR)` and
     /// `ibv_modify_qp(RESET)` for those to Error and Reset. For `ibv_post_send` and `ibv_post_recv`
     /// each work request counts, except for probes of the peer, which have no bytes.
@@ -155,18 +155,18 @@ impl Faults {
         }
     }
 
-    /// Lets all calls of this name fail from now on.
+    /// Makes all calls of this name fail from now on.
     pub fn fail_always(self, call: &'static str, errno: c_int) {
         lock().plan.fail(Some(call), 1, errno, true);
     }
 
-    /// Lets the `nth` call from now that sets something up fail, whichever it is.
+    /// Makes the `nth` call from now fail. Only the calls of `SET_UP` count, whatever their names.
     pub fn fail_any(self, nth: u64, errno: c_int) {
         lock().plan.fail(None, nth, errno, false);
     }
 
-    /// Lets the `nth` work request from now that has any bytes complete with this status. Its queue
-    /// pair fails too.
+    /// Makes the `nth` work request from now that has any bytes complete with this status. Its
+    /// queue pair fails too.
     pub fn end_with(self, nth: u64, status: ibv_wc_status, vendor: u32) {
         lock().plan.statuses.push((nth, status, vendor));
     }

@@ -97,7 +97,7 @@ impl Connections {
         self.0.iter().filter(|it| of(&it.state)).count()
     }
 
-    /// Returns true if one more connection may stay.
+    /// Returns true if one more connection may stay open after its request ([`State::Stays`]).
     pub(super) fn may_stay(&self) -> bool {
         self.count(|state| matches!(state, State::Stays)) < STAYING
     }

@@ -93,7 +93,7 @@ impl Connection {
     }
 
     /// Notifies the peer of a message, unless the peer polls by itself. Returns false if the peer's
-    /// process has ended: the peer has hung up the bell without leaving first.
+    /// process has ended: its socket is closed, but it has not left the connection in order.
     #[inline]
     pub(super) fn notify_message(&self) -> bool {
         // Pairs with the fence of a peer that parks or arms and then polls.
@@ -101,7 +101,7 @@ impl Connection {
         if self.messages.peer_is_parked() {
             self.doorbell.hint_peer(self.index);
         }
-        // A peer that has left may hang up the bell. The peer then has taken the message before, or
+        // A peer that has left may close its socket. The peer then has taken the message before, or
         // was leaving when it was sent.
         self.doorbell.wake_peer() || self.messages.peer() >= Presence::Closed
     }

@@ -115,8 +115,8 @@ impl Context {
 
     /// # Safety
     ///
-    /// Device and domain are alive, and no other code has them, or they stay alive until this is
-    /// dropped.
+    /// Device and domain are alive. If `lent` is true, they stay alive until this is dropped.
+    /// Otherwise no other code has them.
     unsafe fn new(
         table: &Table,
         raw: NonNull<ibv_context>,

@@ -80,7 +80,7 @@ impl Chain {
         let mut to = dst.as_slice().iter().copied();
         let mut target = to.next();
         let mut left = *len;
-        // The next piece continues where the last one ended, in the same segment of the
+        // True if the next piece continues where the last one ended, in the same segment of the
         // destination.
         let mut goes_on = false;
         for source in src.as_slice() {

@@ -27,7 +27,7 @@ pub(super) struct Copies {
     /// if the adapter had none.
     broken: Option<(JobError, Option<Token>)>,
     /// True if the queue pair broke because the adapter does not reach itself. All copies then fail
-    /// together, since each of them would take as long to fail.
+    /// together: one after the other, each would take the adapter's time limit to fail.
     unreachable: bool,
     /// Set while [`Shared`](super::shared::Shared) replaces the queue pair, outside of all locks:
     /// the number of Jobs when that began, which the adapter may have seen.
