@@ -1,9 +1,9 @@
 //! The errors of calls and jobs, with the names of `doca_error_t`.
 //!
-//! There are two types, for two paths. A call that sets something up fails with [`Error`]: it names
-//! the call, says what was asked and what to do, and may carry a source. A job fails with
-//! [`JobError`]: it is `Copy`, has 16 bytes, never allocates, and still carries the two numbers of
-//! its text. Both have an [`ErrorKind`], which carries the names of `doca_error_t` (Core guide
+//! There are two types, for two paths. A call that sets something up fails with [`Error`], which
+//! names the call, says what failed and what to do, and may have a source. A job fails with
+//! [`JobError`], which is `Copy`, has 16 bytes, never allocates, and still has up to two numbers
+//! for its text. Both have an [`ErrorKind`], with the names of `doca_error_t` (DOCA Core guide
 //! 3.1.1); an unknown code keeps its number.
 
 mod kind;
@@ -59,8 +59,9 @@ impl Error {
 
     /// Returns the public call that failed, as the application wrote it: `RemoteMmap::from_export`.
     ///
-    /// `None` if the error came from a [`JobError`], which does not know the call, from a node of a
-    /// [`Graph`](crate::graph::Graph), or from a provider that the application called itself.
+    /// `None` if the error was made from a [`JobError`], which does not know the call, or if it
+    /// came from a node of a [`Graph`](crate::graph::Graph), or from a provider that the
+    /// application called itself.
     pub fn call(&self) -> Option<&'static str> {
         self.call
     }
@@ -68,8 +69,8 @@ impl Error {
     /// Returns an error of `kind`; `message` says what happened, to what, and the way out.
     ///
     /// `call` is the public function that the caller wrote, such as `"Mmap::stop"`. A provider
-    /// gives `None`: the crate names the call through which the application reached the provider,
-    /// and replaces whatever a provider's error names.
+    /// passes `None`: the crate sets the call through which the application reached the provider,
+    /// and replaces a call that a provider's error names.
     pub fn new(
         kind: ErrorKind,
         call: impl Into<Option<&'static str>>,
@@ -172,7 +173,7 @@ impl From<JobError> for io::Error {
 /// The reason why a job was refused or failed. It is `Copy`, has 16 bytes, and needs no allocation.
 ///
 /// A job that was refused moved nothing, and its Bufs are unchanged. The text of the error has up
-/// to two numbers. The first is cut to 2^56-1, and the text says so.
+/// to two numbers. A first number of 2^56-1 or more is printed as `2^56-1 or more`.
 ///
 /// ```
 /// use tokio_doca::error::{JobError, Reason};
@@ -228,16 +229,16 @@ impl JobError {
         Reason::ALL[((self.word.get() & !streams::MARK) >> 56) as usize - 1]
     }
 
-    /// Returns the reason of the first failure, if the job was flushed. The text of this error has
-    /// that failure's numbers.
+    /// Returns the reason of the first failure, if the job was flushed. The text of a flushed job's
+    /// error has the numbers of the first failure.
     pub fn cause(&self) -> Option<Reason> {
         self.first_failure().map(|cause| cause.reason())
     }
 
-    /// Returns true if the connection has ended because of the peer: it has closed, reset or
+    /// Returns true if the connection has ended because of the peer: the peer has closed, reset or
     /// dropped its Rdma, its process has ended, or it does not answer. The end of a process may be
-    /// noticed by its memory ([`Reason::ExporterGone`]) before it is noticed by its Rdma. Flushed
-    /// jobs are judged by their [`cause`](JobError::cause).
+    /// noticed by its memory ([`Reason::ExporterGone`]) before it is noticed by its Rdma. For a
+    /// flushed job, the [`cause`](JobError::cause) decides.
     pub fn is_disconnect(&self) -> bool {
         let reason = self.cause().unwrap_or(self.reason());
         use Reason::{ExporterGone, PeerClosed, PeerGone, PeerSilent};
@@ -326,7 +327,7 @@ impl JobError {
     }
 
     /// Returns the error of a wait whose counter is above the limit of the device
-    /// ([`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)).
+    /// ([`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)). For providers.
     pub const fn event_too_high(value: u64, limit: u64) -> JobError {
         JobError::new(Reason::EventTooHigh, limit, value)
     }

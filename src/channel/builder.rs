@@ -70,8 +70,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// Sets how many messages of a connection can wait in addition to those that its socket has
-    /// taken: 1 to 8,192. Defaults to 10.
+    /// Sets the size of each connection's send queue, in messages: 1 to 8,192. Defaults to 10. The
+    /// queue has the messages that the socket has not taken yet.
     #[doc(alias = "doca_comm_channel_ep_set_send_queue_size")]
     #[doc(alias = "doca_comch_client_task_send_set_conf")]
     #[doc(alias = "doca_comch_server_task_send_set_conf")]
@@ -94,8 +94,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// Sets how many peers of a service may be connected at once, at least 1. Defaults to 512.
-    /// Further clients fail with `Full`.
+    /// Sets how many peers of a service may be connected at once, at least 1. Defaults to 512. A
+    /// further client's `connect` fails with `Full`.
     #[doc(alias = "doca_comm_channel_get_service_max_num_connections")]
     #[doc(alias = "doca_comch_cap_get_max_clients")]
     pub fn max_peers(self, peers: usize) -> ChannelBuilder {
@@ -130,20 +130,20 @@ impl ChannelBuilder {
         Ok(())
     }
 
-    /// Offers a service on a representor. Only clients of the represented function can reach it.
-    /// The call needs a Tokio runtime. The service listens until it is dropped.
+    /// Offers a service on a representor. Only clients of the represented function can reach the
+    /// service. The call needs a Tokio runtime. The service listens until it is dropped.
     ///
     /// # Errors
     ///
-    /// `AlreadyExist` if a process of this user has a service of that name there; `NotFound` if the
-    /// function has gone; `NotSupported` if the representor's device has no other side on this
-    /// machine; `InvalidValue` for a name that is empty, longer than 32 bytes or contains a 0, and
-    /// for sizes that are out of their ranges; `NotPermitted` if this user has no id in the
-    /// process's user namespace; `BadState` without a runtime.
+    /// `AlreadyExist` if a process of this user has a service of that name on the representor;
+    /// `NotFound` if the function has gone; `NotSupported` if the representor's device has no other
+    /// side on this machine; `InvalidValue` for a name that is empty, longer than 32 bytes or
+    /// contains a 0, and for sizes that are out of their ranges; `NotPermitted` if this user has no
+    /// id in the process's user namespace; `BadState` without a runtime.
     ///
     /// # Panics
     ///
-    /// In a runtime without I/O or time.
+    /// Panics in a Tokio runtime whose I/O or time driver is not enabled.
     #[doc(alias = "doca_comm_channel_ep_listen")]
     #[doc(alias = "doca_comm_channel_ep_set_device_rep")]
     pub fn listen(self, representor: &Representor, service: &str) -> Result<Service> {
@@ -164,17 +164,17 @@ impl ChannelBuilder {
     }
 
     /// Offers a service at a TCP address of this machine. With port 0 the system chooses a free
-    /// port ([`Service::local_addr`]). Any device can do so. Every client that can reach the
+    /// port ([`Service::local_addr`]). This works with any device. Every client that can reach the
     /// address can reach the service.
     ///
     /// # Errors
     ///
-    /// `AlreadyExist` if a service listens there; `InvalidValue` and `BadState` as
+    /// `AlreadyExist` if the address is in use; `InvalidValue` and `BadState` as
     /// [`listen`](ChannelBuilder::listen); otherwise the system's error about the address.
     ///
     /// # Panics
     ///
-    /// In a runtime without I/O or time.
+    /// Panics in a Tokio runtime whose I/O or time driver is not enabled.
     pub async fn listen_tcp(
         self,
         device: &Device,
@@ -191,26 +191,27 @@ impl ChannelBuilder {
         Ok(Service::new(self, service, listener, at))
     }
 
-    /// Connects from a function of the host to the service of that name on the function's
-    /// representor. Waits until the service accepts.
+    /// Connects from `device`, a function of the host, to the service of that name on the
+    /// function's representor. Waits until the service accepts the connection.
     ///
     /// # Errors
     ///
     /// `ConnectionAborted` if no such service listens; `Full` if the service has its maximum number
-    /// of peers; `TimedOut` if its backlog was full for 5 s, since it does not accept or too many
-    /// clients connect; `ConnectionReset` if it ends meanwhile; `NotPermitted` if another user has
-    /// taken its name, or if this user has no id in the process's user namespace; `NotSupported` on
-    /// a port of the DPU and on devices that have no other side on this machine;
-    /// `UnsupportedVersion`; `InvalidValue` and `BadState` as [`listen`](ChannelBuilder::listen).
+    /// of peers; `TimedOut` if the service's backlog was full for 5 s, since the service does not
+    /// accept or too many clients connect; `ConnectionReset` if the service ends meanwhile;
+    /// `NotPermitted` if another user has taken the service's name, or if this user has no id in
+    /// the process's user namespace; `NotSupported` on a port of the DPU and on devices that have
+    /// no other side on this machine; `UnsupportedVersion` if the service has another version of
+    /// the protocol; `InvalidValue` and `BadState` as [`listen`](ChannelBuilder::listen).
     ///
     /// # Panics
     ///
-    /// In a runtime without I/O or time.
+    /// Panics in a Tokio runtime whose I/O or time driver is not enabled.
     ///
     /// # Cancel safety
     ///
-    /// If this is dropped before it is ready, there is no connection. If the service has accepted
-    /// one already, the service's Channel ends.
+    /// If the future is dropped before it is ready, there is no connection. If the service has
+    /// already accepted one, the service's Channel ends.
     #[doc(alias = "doca_comm_channel_ep_connect")]
     #[doc(alias = "doca_comm_channel_ep_set_device")]
     pub async fn connect(self, device: &Device, service: &str) -> Result<Channel> {
@@ -227,7 +228,8 @@ impl ChannelBuilder {
         greeted.map_err(|error| error.with_call(CONNECT))
     }
 
-    /// Connects to the service of that name at a TCP address. Waits until the service accepts.
+    /// Connects to the service of that name at a TCP address. Waits until the service accepts the
+    /// connection.
     ///
     /// # Errors
     ///
@@ -235,7 +237,7 @@ impl ChannelBuilder {
     ///
     /// # Panics
     ///
-    /// In a runtime without I/O or time.
+    /// Panics in a Tokio runtime whose I/O or time driver is not enabled.
     ///
     /// # Cancel safety
     ///

@@ -16,9 +16,9 @@ use crate::error::Result;
 /// clients.
 ///
 /// It carries messages of up to 4,080 bytes, whole and in order. [`Channel::builder`] makes clients
-/// and services. Clones are handles on the same connection. When the last handle is dropped, the
-/// connection ends after all messages sent before have been written, however long the peer takes to
-/// read them.
+/// and services. Clones are handles on the same connection. After the last handle was dropped, the
+/// connection ends once all messages that were sent before have been written, however long the peer
+/// takes to read them.
 ///
 /// # The runtime of a connection
 ///
@@ -82,7 +82,7 @@ impl Channel {
     #[doc(alias = "doca_comch_cap_get_max_name_len")]
     pub const MAX_SERVICE_NAME_LEN: usize = super::greeting::NAME_MAX;
 
-    /// Starts to configure a service or a client.
+    /// Returns a builder of a service or a client.
     #[doc(alias = "doca_comm_channel_ep_create")]
     #[doc(alias = "doca_comch_client_create")]
     #[doc(alias = "doca_comch_server_create")]
@@ -96,13 +96,13 @@ impl Channel {
     /// # Errors
     ///
     /// `InvalidValue` for a message that is longer than
-    /// [`max_message_size`](Channel::max_message_size); `ConnectionReset` if the peer has gone,
-    /// `NotConnected` after [`disconnect`](Channel::disconnect), `Shutdown` if the runtime on which
+    /// [`max_message_size`](Channel::max_message_size); `ConnectionReset` if the peer has gone;
+    /// `NotConnected` after [`disconnect`](Channel::disconnect); `Shutdown` if the runtime on which
     /// the connection was made has ended.
     ///
     /// # Cancel safety
     ///
-    /// A message is sent as a whole or not at all: if this is dropped before it is ready, the
+    /// A message is sent as a whole or not at all: if the future is dropped before it is ready, the
     /// message was not sent.
     #[doc(alias = "doca_comm_channel_ep_sendto")]
     #[doc(alias = "doca_comch_client_task_send_alloc_init")]
@@ -122,8 +122,8 @@ impl Channel {
     }
 
     /// Waits until all messages that were sent before have been written to the socket. The peer
-    /// receives them even if this process or its runtime ends then. Sends that begin meanwhile are
-    /// not waited for.
+    /// receives them even if this process or its runtime ends then. The call does not wait for
+    /// sends that begin meanwhile.
     ///
     /// # Errors
     ///
@@ -131,14 +131,14 @@ impl Channel {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it stops the wait, and nothing else. A peer that does not read makes it wait for
-    /// ever.
+    /// Dropping the future ends the wait, and has no other effect. If the peer does not read,
+    /// `flush` waits for ever.
     pub async fn flush(&self) -> Result<()> {
         self.0.flush().await
     }
 
-    /// Returns the next message. Several receives that wait at once get messages in the order in
-    /// which they began to wait. A receive that is not polled is passed over.
+    /// Returns the next message. If several receives wait at once, they get messages in the order
+    /// in which they began to wait. A receive that is not polled is skipped.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// `Again` if no message has come, or another receive waits for it; otherwise as
+    /// `Again` if no message has come, or another receive waits for one; otherwise as
     /// [`recv`](Channel::recv).
     pub fn try_recv(&self) -> Result<Bytes> {
         let received = self.0.try_recv();
@@ -171,8 +171,8 @@ impl Channel {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped before it is ready, the connection continues. A peer that does not read
-    /// makes it wait for ever: [`abort`](Channel::abort) does not wait.
+    /// If the future is dropped before it is ready, the connection continues. If the peer does not
+    /// read, `disconnect` waits for ever; [`abort`](Channel::abort) does not wait.
     #[doc(alias = "doca_comm_channel_ep_disconnect")]
     #[doc(alias = "doca_comch_server_disconnect")]
     pub async fn disconnect(&self) {

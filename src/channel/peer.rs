@@ -60,7 +60,7 @@ impl Peer {
     }
 
     /// Returns the id of the peer's process, if that process is on this machine and visible from
-    /// this one.
+    /// this process.
     pub fn process_id(&self) -> Option<i32> {
         self.process
     }

@@ -29,10 +29,10 @@ const SILENCE: Duration = Duration::from_millis(10);
 /// A named service on a representor, or at a TCP address: it accepts clients, each of which is a
 /// [`Channel`].
 ///
-/// Clients are greeted while a task awaits [`accept`](Service::accept), and wait until then.
-/// Several tasks may await `accept`: one that is polled gets the next client. Once the service is
-/// dropped, another service, even of another process, can take its name; accepted Channels
-/// continue. `kill -9` frees the name as well.
+/// The service serves clients that connect only while a task awaits [`accept`](Service::accept);
+/// until then they wait. Several tasks may await `accept`: one that is polled gets the next client.
+/// Once the service is dropped, another service, even of another process, can take its name;
+/// accepted Channels continue. The death of the process frees the name as well.
 ///
 /// ```
 /// use tokio_doca::channel::{Channel, Service};
@@ -120,13 +120,13 @@ impl Service {
 
     /// Waits for the next client, and returns its channel.
     ///
-    /// A client's failure causes no error of this call, so that a server may end its loop at an
-    /// error. While this process has no descriptor or memory for a client, the call waits, tries
+    /// A client's failure causes no error of this call, so a server can end its loop when the call
+    /// fails. While this process has no descriptor or memory for a client, the call waits, tries
     /// again every 100 ms, and logs to `tracing`.
     ///
     /// # Errors
     ///
-    /// The system's error if the listening socket has failed. The next call fails as well.
+    /// The system's error if the listening socket has failed. Later calls fail as well.
     ///
     /// # Cancel safety
     ///
@@ -152,8 +152,8 @@ impl Service {
         came
     }
 
-    /// Returns handles of the connected Channels: those that were accepted and still have a handle,
-    /// or messages to send.
+    /// Returns handles of the connected Channels: those that were accepted, and that still have a
+    /// handle or unsent messages.
     #[doc(alias = "doca_comm_channel_ep_get_peer_addr_list")]
     pub fn peers(&self) -> Vec<Channel> {
         let connections = self.host.peers.lock();

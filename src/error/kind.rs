@@ -5,8 +5,8 @@ use std::io;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
-        /// The kind of a failure: one of the 26 codes of `doca_error_t`, or `Other` for another
-        /// code.
+        /// The kind of a failure: one of the 26 codes of `doca_error_t`, or
+        /// [`Other`](ErrorKind::Other) for any other code.
         ///
         /// ```
         /// use tokio_doca::{Device, ErrorKind};
@@ -72,7 +72,7 @@ kinds! {
     /// The access flags, or the state, forbid the operation.
     #[doc(alias = "DOCA_ERROR_NOT_PERMITTED")]
     NotPermitted = 2, "operation not permitted";
-    /// Another user has the resource.
+    /// Something else uses the resource.
     #[doc(alias = "DOCA_ERROR_IN_USE")]
     InUse = 3, "resource already in use";
     /// The device or its provider does not support the operation.
@@ -84,7 +84,7 @@ kinds! {
     /// An argument is wrong.
     #[doc(alias = "DOCA_ERROR_INVALID_VALUE")]
     InvalidValue = 6, "invalid input";
-    /// Memory has run out, or a resource whose size was set when it was built.
+    /// Memory, or a resource of a fixed size, has run out.
     #[doc(alias = "DOCA_ERROR_NO_MEMORY")]
     NoMemory = 7, "memory allocation failure";
     /// A resource could not be initialised.

@@ -89,7 +89,7 @@ reasons! {
         |have, block|
         "a part of {have} bytes, and all but the last are multiples of {block}"
         => "give the rest to finish()";
-    /// A session was to be copied to a session of another algorithm.
+    /// A session cannot be copied to a session of another algorithm.
     OtherAlgorithm, InvalidValue,
         "the two sessions compute different digests",
         |from, to|
@@ -115,7 +115,8 @@ reasons! {
     ForeignDevice, InvalidValue,
         "the memory of an operand is not registered with this context's device"
         => "name the device in Mmap::builder().device(), or import with it";
-    /// The Mmap was registered only for another use.
+    /// The Mmap was registered only for a use other than that of this context
+    /// ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
     OtherUse, NotPermitted,
         "a Buf's Mmap was registered for another use alone"
         => "leave MmapBuilder::only_for out, or give it this context's use";
@@ -123,8 +124,8 @@ reasons! {
     ReadOnly, NotPermitted,
         "the Mmap is LOCAL_READ_ONLY"
         => "build it with Access::LOCAL_READ_WRITE";
-    /// A peer, or another process that has the memfd, may write this memory at any time, so that no
-    /// slice of it can be lent.
+    /// A peer, or another process that has the memfd, may write this memory at any time, so the
+    /// crate lends no slice of it.
     PeerWritable, NotPermitted,
         "a peer, or another holder of the memfd, may write this Mmap at any time, so no slice \
          of it is lent"
@@ -171,11 +172,11 @@ reasons! {
     RemoteNotWritable, NotPermitted,
         "the exporter's Mmap does not let this peer write"
         => "build it with RDMA_WRITE for an Rdma, with DPU_READ_WRITE for a Dma";
-    /// A Dma was given an RDMA export.
+    /// An operand of a Dma is memory that was exported for RDMA.
     NotForDma, NotSupported,
         "a Dma does not reach an RDMA export"
         => "export the memory with Mmap::export_dpu, or use an Rdma";
-    /// An Rdma was given memory that was exported to the DPU.
+    /// An operand of an Rdma is memory that was exported to the DPU.
     NotForRdma, NotSupported,
         "an Rdma does not reach a DPU export"
         => "export the memory with Mmap::export_rdma, or use a Dma";
@@ -197,14 +198,15 @@ reasons! {
     RemoteNotAtomic, NotPermitted,
         "the exporter's Mmap does not let this peer do atomic operations"
         => "build it with RDMA_ATOMIC";
-    /// All receives that the Rdma has are posted, and the caller did not want to wait.
+    /// All receives that the Rdma can have are posted, and the operation was started or posted,
+    /// which does not wait.
     RecvQueueFull, Again,
         "all receives of the Rdma are posted",
         |size, _b|
         "all {size} receives are posted"
         => "await one, or build a larger recv_queue_size";
-    /// The job did not fail itself: its Rdma was in the state Error, or entered it.
-    /// [`JobError::kind`] is the kind of the cause.
+    /// The job did not fail itself: its Rdma was in the state Error, or entered that state.
+    /// [`JobError::kind`] returns the kind of the cause.
     Flushed, Unknown,
         "the job was flushed, because its Rdma failed or was reset"
         => "JobError::cause says why";
@@ -216,7 +218,8 @@ reasons! {
          (rnr_timeout)"
         => "have it post its receives first";
     /// The peer has sent more messages to a [`RecvPool`](crate::rdma::RecvPool) than its credits,
-    /// and other peers have none left. Occurs on adapters; the text has the connection's credits.
+    /// and other peers have none left. Occurs on adapters; the text has the number of the
+    /// connection's credits.
     CreditsExceeded, ConnectionAborted,
         "the peer has sent more messages than its credits, and other peers have none left",
         |credits, _b|
@@ -298,13 +301,14 @@ reasons! {
     NoRecvPool, BadState,
         "the Rdma was built without a RecvPool"
         => "name one in RdmaBuilder::recv_pool(), or use Rdma::recv_stream()";
-    /// A stream of messages was to keep no receives posted, or more than is possible.
+    /// [`Rdma::recv_stream`](crate::Rdma::recv_stream) was asked to keep no receives posted, or
+    /// more than is possible.
     ReceivesOutOfRange, InvalidValue,
         "the stream asks for more receives than can be posted, or for none",
         |asked, most|
         "a stream of {asked} receives, and 1 to {most} can be posted"
         => "RdmaBuilder::recv_queue_size sets how many";
-    /// A `SendSink` is used after an error.
+    /// A [`SendSink`](crate::rdma::SendSink) is used after an error.
     SinkFailed, BadState,
         "the SendSink has failed before, and sends nothing any more"
         => "make another one with Rdma::send_sink";
@@ -329,7 +333,8 @@ reasons! {
         "the device does not take this mask"
         => "use 0, or 1, 2, 4 or 8 whole bytes beside one another \
          (SyncEventCaps::whole_byte_masks)";
-    /// The SyncEvent already has its maximum number of waits, and the caller did not want to wait.
+    /// All of the SyncEvent's entries for waits are in use, and the operation was started or
+    /// posted, which does not wait.
     WaitsFull, Again,
         "all waits of the SyncEvent are taken",
         |size, _b|
@@ -343,7 +348,8 @@ reasons! {
     ContextGone, Shutdown,
         "the Rdma or the SyncEvent that this was posted on was dropped"
         => "keep a clone of it until what was posted has ended";
-    /// Jobs of a run that was dropped are in flight, and the caller did not want to wait for them.
+    /// Jobs of a run that was dropped are in flight, and the new run was started or posted, which
+    /// does not wait for them.
     RunDraining, Again,
         "jobs of a dropped run of this Instance are in flight"
         => "await the run, or start it later";
@@ -363,13 +369,13 @@ reasons! {
         |limit, _b|
         "{limit} readers hold this Buf, as many as can be counted"
         => "drop guards and Bytes instead of forgetting them";
-    /// The WorkQ has no free slot, and the caller did not want to wait.
+    /// The WorkQ has no free slot, and the call does not wait.
     QueueFull, Again,
         "all Slots of the WorkQ are taken",
         |depth, _b|
         "all {depth} Slots of the WorkQ are taken"
         => "await the job, or build a deeper WorkQ";
-    /// The pool has no free element, and the caller did not want to wait.
+    /// The pool has no free element, and the call does not wait.
     PoolEmpty, Again,
         "all elements of the pool are in use",
         |elements, size|
@@ -381,12 +387,12 @@ reasons! {
         |descriptors, _b|
         "all {descriptors} descriptors of the inventory are in use"
         => "BufInventory::with_capacity takes more";
-    /// The device's queue of this WorkQ broke down while the job was in flight. The job is not the
-    /// cause.
+    /// The device's queue for this WorkQ broke down while the job was in flight. The job did not
+    /// cause this.
     QueueFailed, Driver,
         "the device's queue of this WorkQ broke down with all its jobs"
         => "build a new WorkQ";
-    /// The device's queue of this WorkQ is broken.
+    /// The device's queue for this WorkQ is broken.
     QueueBroken, BadState, "the device's queue of this WorkQ is broken" => "build a new WorkQ";
     /// The WorkQ was shut down.
     Shutdown, Shutdown, "the WorkQ was shut down, and takes no more jobs" => "build a new WorkQ";
@@ -406,11 +412,12 @@ reasons! {
         |limit, _b|
         "a WorkQ can be awaited on {limit} runtimes"
         => "build one WorkQ per runtime";
-    /// A context or sub-graph node has no operands: none were set.
+    /// A context node or a sub-graph node was not set to operands or an instance.
     NodeUnset, BadState, "the node has nothing to do" => "Instance::set gives it its operands";
-    /// The function of a user node returned an error. [`JobError::kind`] is the kind of that error.
+    /// The function or the future of a user node returned an error. [`JobError::kind`] returns the
+    /// kind of that error.
     UserNode, Unknown, "the function of a user node failed" => "RunError::cause has its error";
-    /// A user node panicked.
+    /// The function or the future of a user node panicked.
     UserNodePanicked, Unexpected,
         "the function of a user node panicked"
         => "RunError::cause has the message";

@@ -44,7 +44,7 @@ pub trait Answers {
     type Answer: Answer;
 }
 
-/// A type that the number that a job returns is converted to.
+/// The type of an operation's result. A job returns a number, which is converted to this type.
 pub trait Answer: sealed::Of {}
 
 pub(super) mod sealed {

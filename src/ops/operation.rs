@@ -20,9 +20,9 @@ use pin_project::pin_project;
 use super::refused::Refused;
 use sealed::{Kind, Own, Post};
 
-/// A request that an [`Op`] carries out. The contexts have one type for each kind of operation.
+/// A request that an [`Op`] carries out. Each kind of operation has its own type of request.
 ///
-/// The trait is sealed: the crate alone implements it.
+/// The trait is sealed: only the crate implements it.
 ///
 /// ```
 /// use tokio_doca::op::{Op, Operation};
@@ -105,11 +105,11 @@ pub(super) mod sealed {
 ///
 /// Nothing happens before the operation is
 ///
-/// - awaited, or polled otherwise: it waits for a free slot of the WorkQ if there is none, and then
+/// - awaited, or polled otherwise: if the WorkQ has no free slot, it waits for one; then it waits
 ///   for its completion;
-/// - [started](Op::start): it is submitted in this call, which returns a future of its completion;
-/// - [posted](Op::post): it is submitted in this call, and
-///   [`WorkQ::progress`](crate::WorkQ::progress) hands its result to a loop that the caller runs.
+/// - [started](Op::start): the call submits it, and returns a future of its completion;
+/// - [posted](Op::post): the call submits it, and [`WorkQ::progress`](crate::WorkQ::progress)
+///   returns its result to a loop that the caller runs.
 ///
 /// An operation borrows its context and those operands that were passed by reference. [`Op::owned`]
 /// makes it `'static`. It can be moved until it is polled.
@@ -149,10 +149,9 @@ impl<K: Operation> Op<K> {
     ///
     /// # Errors
     ///
-    /// On an error nothing was submitted, and [`Refused`] returns the operation with the reason.
-    /// `Again` means that the WorkQ or the device is full, or that other operations wait for a
-    /// slot: try again, or await the operation. For the other errors see the method that makes the
-    /// operation.
+    /// On an error nothing was submitted, and [`Refused`] has the operation and the reason. `Again`
+    /// means that the WorkQ or the device is full, or that other operations wait for a slot: try
+    /// again, or await the operation. For the other errors see the method that makes the operation.
     ///
     /// # Cancel safety
     ///
@@ -169,9 +168,10 @@ impl<K: Operation> Op<K> {
     /// [Starts](Op::start) operations together, in order, until one is refused.
     ///
     /// Successive jobs of one context are submitted to the device in one call, up to 32 of them. An
-    /// adapter then reads a list, and is notified once. Before that, jobs that the device finishes
-    /// inline are done one after the other, up to the first job that it does not finish. An
-    /// operation without a job, such as a receive or a wait, is started alone.
+    /// adapter then reads the jobs as one list, after one notification. Before that, the jobs that
+    /// the device finishes inline are done one after the other, up to the first job that it does
+    /// not finish inline. An operation without a job, such as a receive or a wait, is started
+    /// alone.
     ///
     /// ```
     /// use tokio_doca::{Op, op::StartedAll};
@@ -238,14 +238,15 @@ impl<K: Operation> Op<K> {
     /// [`WorkQ::progress`](crate::WorkQ::progress) hands out the result, together with `user_data`.
     ///
     /// A posted operation has no future to await or drop. No runtime is needed, in any mode.
-    /// Results of jobs that the device finishes inline are handed out by `progress` as well. The
-    /// memory stays leased (`InUse`) until the completion was collected; the data of a destination
-    /// grows then.
+    /// `progress` hands out the results of jobs that the device finishes inline as well. The memory
+    /// stays leased (`InUse`) until `progress` has collected the completion. Only then does the
+    /// data of a destination grow.
     ///
     /// A run of a graph begins inside the next `progress`, which also calls its functions. The run
-    /// keeps its WorkQ until its result was handed out. If you drop the last handle of the WorkQ
-    /// before that, both stay in memory for the life of the process. A receive or a wait fails with
-    /// [`Reason::ContextGone`](crate::error::Reason::ContextGone) if its context is dropped first.
+    /// keeps its WorkQ alive until its result was handed out. If you drop the last handle of the
+    /// WorkQ before that, both stay in memory for the life of the process. A receive or a wait
+    /// fails with [`Reason::ContextGone`](crate::error::Reason::ContextGone) if its context is
+    /// dropped first.
     ///
     /// Posting a job allocates nothing. Posting a receive or a wait allocates if more of them are
     /// posted at once than ever before. Posting a run allocates twice.
@@ -253,8 +254,8 @@ impl<K: Operation> Op<K> {
     /// # Errors
     ///
     /// On an error nothing was submitted, `progress` will not report the operation, and [`Refused`]
-    /// returns it with the reason: `Again` if the WorkQ or the device is full; for the other errors
-    /// see the method that makes the operation.
+    /// has the operation and the reason: `Again` if the WorkQ or the device is full; for the other
+    /// errors see the method that makes the operation.
     #[doc(alias = "doca_workq_submit")]
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
@@ -362,7 +363,7 @@ impl<O> fmt::Debug for Started<O> {
 pub struct StartedAll<O> {
     /// The operations that were submitted, in order.
     pub started: Vec<Started<O>>,
-    /// The operations that were not submitted, in order, and why the first of them was refused;
-    /// `None` if all were submitted.
+    /// The operations that were not submitted, in order, and the error of the first of them; `None`
+    /// if all were submitted.
     pub refused: Option<Refused<Vec<O>>>,
 }

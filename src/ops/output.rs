@@ -38,7 +38,7 @@ pub enum Output {
     /// the number that [`CrcCopied::from`](crate::crc::CrcCopied) converts, or the result of a call
     /// of an accelerator. The method that makes the operation documents the number.
     Value(u64),
-    /// The operation has completed, and has no other result.
+    /// The operation has completed, and has no result.
     Done,
     /// The description of the message that was received.
     Received(Received),
@@ -98,11 +98,11 @@ impl WorkQ {
     /// anything else. If `handle` panics, later calls hand out the remaining results.
     ///
     /// Futures on the same WorkQ whose jobs have completed are woken. This call never waits, in any
-    /// mode, and makes no system call while it finds something and no other task waits: a loop that
-    /// calls nothing else polls busily. After 256 polls in a row that find nothing, counting polls
-    /// of futures on the same WorkQ, the call yields the CPU once (`sched_yield(2)`), and again
-    /// after each 64 more such polls, since an engine may share that CPU. It does not yield if the
-    /// loop has called [`arm`](WorkQ::arm).
+    /// mode: a loop that calls nothing else polls busily. While calls find results and no other
+    /// task waits, they make no system calls. After 256 polls in a row that find nothing, counting
+    /// polls of futures on the same WorkQ, the call yields the CPU once (`sched_yield(2)`), and
+    /// again after each 64 more such polls, since a thread of the software device may need that
+    /// CPU. The call does not yield if the loop has called [`arm`](WorkQ::arm).
     ///
     /// Results are still handed out after [`shutdown`](WorkQ::shutdown). When the last handle of
     /// the WorkQ is dropped, results that were not handed out are lost together with their

@@ -6,8 +6,8 @@ use crate::error::{Error, ErrorKind, JobError, Reason};
 
 /// An operation that was not submitted, and why.
 ///
-/// `?` keeps only the reason, in functions that fail with [`JobError`], [`Error`],
-/// [`std::io::Error`] or a boxed [`std::error::Error`]. For other errors write
+/// The operator `?` keeps only the reason. It works in functions that fail with [`JobError`],
+/// [`Error`], [`std::io::Error`] or a boxed [`std::error::Error`]. In other functions write
 /// `.map_err(JobError::from)?`.
 ///
 /// ```

@@ -29,7 +29,7 @@ const TEST: Duration = Duration::from_secs(1);
 
 const NEW: &str = "RdmaConnector::new";
 
-/// Connects streams to listeners. Clones of a connector share the memory of their streams.
+/// Connects streams to listeners. Clones of a connector share the memory for their streams.
 ///
 /// ```
 /// use tokio_doca::stream::{RdmaConnector, RdmaListener};
@@ -90,10 +90,11 @@ impl RdmaConnector {
     ///
     /// - `ConnectionAborted` if nothing listens there (as an [`io::Error`](std::io::Error) it is
     ///   `ConnectionRefused`), or if the connection cannot be made.
-    /// - `NotPermitted` if the listener's application refuses; the text has its reason.
+    /// - `NotPermitted` if the listener's application refuses; the text has the application's
+    ///   reason.
     /// - `Full` if all memory for streams is in use, on this side or the other; `Shutdown` if the
-    ///   listener drains. Both may be tried again.
-    /// - `NotSupported` if there is no RDMA between the sides, and one of them demands it
+    ///   listener [drains](super::RdmaListener::drain). In both cases you may try again.
+    /// - `NotSupported` if there is no RDMA between the sides, and one of them does not allow TCP
     ///   ([`StreamOptions::or_tcp`]).
     /// - `NoMemory` if this side cannot allocate more memory.
     /// - `NotFound` for a host name without an address.
@@ -109,11 +110,11 @@ impl RdmaConnector {
     ///
     /// # Panics
     ///
-    /// In a runtime without I/O or time.
+    /// Panics in a Tokio runtime whose I/O or time driver is not enabled.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future ends the exchange.
+    /// Dropping the future ends the attempt.
     pub async fn connect_with(
         &self,
         addr: impl Into<StreamAddr>,

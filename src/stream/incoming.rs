@@ -68,7 +68,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Returns the peer that asks: its address, or its process and user.
+    /// Returns the peer that asks for the stream: its address, or its process and user.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
@@ -84,8 +84,10 @@ impl Incoming {
 
     /// Returns the transport that the stream would have, as far as it is known now. It is TCP if
     /// the peer has no RDMA, or has a device of another kind; then [`accept`](Incoming::accept)
-    /// refuses the peer if either side demands RDMA. The sides may still fail to connect by RDMA:
-    /// the stream's [`transport`](RdmaStream::transport) returns the transport that it got.
+    /// refuses the peer unless both sides allow TCP
+    /// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)). The sides may still fail to
+    /// connect by RDMA: the stream's [`transport`](RdmaStream::transport) returns the transport
+    /// that it got.
     pub fn transport(&self) -> StreamTransport {
         match &self.way {
             Way::Exchange(meeting) => meeting.transport(),
@@ -93,19 +95,20 @@ impl Incoming {
         }
     }
 
-    /// Connects to the peer, and sends it `data`, of at most 16 KiB, or 164 bytes by rdma_cm.
+    /// Accepts the peer: sends it `data`, of at most 16 KiB, or 164 bytes by rdma_cm, and returns
+    /// the stream once the two sides are connected.
     ///
     /// # Errors
     ///
-    /// After an error the peer was refused.
+    /// On an error the peer is refused.
     ///
-    /// - `NotSupported` if the peer has no RDMA, and this side demands it
+    /// - `NotSupported` if the peer has no RDMA, and this side does not allow TCP
     ///   ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)), or if the peer's device is of
     ///   another host.
     /// - `Shutdown` once the listener [drains](super::RdmaListener::drain).
     /// - `Full` if all memory for streams is in use, and `NoMemory` if no more can be allocated.
-    /// - `ConnectionAborted` if the peer could not connect, or gave up: its connect was dropped or
-    ///   ran out of time, or its process has ended.
+    /// - `ConnectionAborted` if the peer could not connect, or gave up: its call of `connect` was
+    ///   dropped or ran out of time, or its process has ended.
     /// - `TimedOut` after the [`timeout`](super::StreamOptions::timeout).
     /// - `InvalidValue` if `data` is too long: keep to 164 bytes if the listener has a
     ///   [`StreamAddr::Cm`](super::StreamAddr::Cm).
@@ -168,12 +171,12 @@ impl Incoming {
         }
     }
 
-    /// Refuses the peer: its connect fails with this reason, cut to 512 bytes, or to 146 by
-    /// rdma_cm.
+    /// Refuses the peer: its call of `connect` fails with this reason, cut to 512 bytes, or to 146
+    /// bytes by rdma_cm.
     ///
     /// # Errors
     ///
-    /// `ConnectionAborted` if the peer has gone, `TimedOut` if it does not read.
+    /// `ConnectionAborted` if the peer has gone; `TimedOut` if it does not read.
     ///
     /// # Cancel safety
     ///

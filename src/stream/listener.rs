@@ -55,10 +55,11 @@ const SILENCE: Duration = Duration::from_millis(100);
 /// # }
 /// ```
 ///
-/// The listener serves its peers only while a task awaits [`accept`](RdmaListener::accept); until
-/// then the peers wait. Several tasks may await `accept`: one of those that are polled gets the
-/// next peer. Streams that were accepted outlive their listener. Dropping the listener leaves the
-/// path of a Unix socket in place: remove it before you bind it again.
+/// The listener serves peers that connect only while a task awaits
+/// [`accept`](RdmaListener::accept); until then they wait. Several tasks may await `accept`: one of
+/// those that are polled gets the next peer. Streams that were accepted outlive their listener.
+/// Dropping the listener leaves the path of a Unix socket in place: remove it before you bind it
+/// again.
 pub struct RdmaListener {
     net: Arc<Net>,
     addr: StreamAddr,
@@ -77,8 +78,8 @@ impl RdmaListener {
     /// # Errors
     ///
     /// - `InvalidValue` for an option that is out of its range.
-    /// - `NotSupported` for an option that the device does not have, and for a device without RDMA
-    ///   or on iWARP unless TCP is allowed ([`StreamOptions::or_tcp`]).
+    /// - `NotSupported` for an option that the device does not have, and for a device that has no
+    ///   RDMA or uses iWARP, unless TCP is allowed ([`StreamOptions::or_tcp`]).
     /// - `NotFound` for a host name without an address.
     /// - `AlreadyExist` if the address is in use.
     /// - `NoMemory` if the memory of the first streams cannot be allocated.
@@ -89,7 +90,7 @@ impl RdmaListener {
     ///
     /// # Panics
     ///
-    /// In a runtime without I/O or time.
+    /// Panics in a Tokio runtime whose I/O or time driver is not enabled.
     pub async fn bind(
         device: &Device,
         workq: &WorkQ,
@@ -99,8 +100,8 @@ impl RdmaListener {
     }
 
     /// Listens on a TCP socket that is already listening, with the default [`StreamOptions`]. Use
-    /// it for a socket that a service manager has opened, or that was inherited from the process
-    /// that ran before.
+    /// it for a socket that a service manager has opened, or that an earlier process of the service
+    /// has passed on.
     ///
     /// ```
     /// # use tokio_doca::{Device, WorkQ, stream::RdmaListener};
@@ -116,12 +117,12 @@ impl RdmaListener {
     ///
     /// # Errors
     ///
-    /// As [`bind`](RdmaListener::bind), except for memory, which is allocated with the first
+    /// As [`bind`](RdmaListener::bind), but not `NoMemory`: the memory is allocated with the first
     /// stream.
     ///
     /// # Panics
     ///
-    /// In a runtime without I/O or time.
+    /// Panics in a Tokio runtime whose I/O or time driver is not enabled.
     pub fn from_std(
         device: &Device,
         workq: &WorkQ,
@@ -160,7 +161,7 @@ impl RdmaListener {
     ///
     /// # Panics
     ///
-    /// In a runtime without I/O or time.
+    /// Panics in a Tokio runtime whose I/O or time driver is not enabled.
     ///
     /// # Cancel safety
     ///
@@ -221,13 +222,13 @@ impl RdmaListener {
         });
     }
 
-    /// Ends the server in order: accepts no more peers, completes the
+    /// Shuts the listener down in order: accepts no more peers, completes the
     /// [`draining`](super::RdmaStream::draining) futures of its streams, and waits until all
     /// streams that it has accepted are closed, for `limit` at most. Returns how many streams are
     /// still open.
     ///
-    /// A stream is closed once it was dropped and its end was sent, or its
-    /// [`linger`](super::StreamOptions::linger) has passed. Streams that are still open stay
+    /// A stream is closed once it was dropped, and its end was sent or its
+    /// [`linger`](super::StreamOptions::linger) time has passed. Streams that are still open stay
     /// usable: drop them, for example by aborting their tasks. Peers that have connected and were
     /// not accepted are refused; [`Incoming::accept`](super::Incoming::accept) fails with
     /// `Shutdown`.
@@ -269,7 +270,8 @@ impl RdmaListener {
     ///
     /// # Panics
     ///
-    /// If the future is polled without a Tokio runtime with time.
+    /// If the future is polled outside of a Tokio runtime, or in one whose time driver is not
+    /// enabled.
     ///
     /// # Cancel safety
     ///

@@ -19,18 +19,18 @@ const SEND: &str = "RdmaMessages::send_buf";
 /// received without a copy, except over TCP
 /// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)).
 ///
-/// [`RdmaStream::into_messages`] makes it. The data of a Buf that is sent arrives as the data of a
-/// Buf of the peer. A Buf needs [`HEADROOM`](RdmaMessages::HEADROOM) for the header of its frame,
-/// and must be in memory of the device on which the stream was made. Bufs that were received have
-/// that headroom, so that they can be sent on. A Buf that was received over TCP is in memory of the
-/// device as well, unless the device has no RDMA or cannot register more memory.
+/// [`RdmaStream::into_messages`] makes one from a stream. The data of a Buf that is sent arrives as
+/// the data of a Buf of the peer. A Buf needs [`HEADROOM`](RdmaMessages::HEADROOM) for the header
+/// of its frame, and must be in memory of the device on which the stream was made. Bufs that were
+/// received have that headroom, so that they can be sent on. A Buf that was received over TCP is in
+/// memory of the device as well, unless the device has no RDMA or cannot register more memory.
 ///
-/// It is a `Stream` and a `Sink` of Bufs. The peer may be an `RdmaStream`, which reads and writes
-/// the same bytes. Back-pressure, ends and errors are those of an `RdmaStream`.
+/// `RdmaMessages` is a `Stream` and a `Sink` of Bufs. The peer may use an `RdmaStream`, which reads
+/// and writes the same bytes. Back-pressure, ends and errors are those of an `RdmaStream`.
 ///
 /// A Buf that was received belongs to the memory for receives, which all streams of the listener or
-/// connector share. The peer gets its credit back, but while you keep many Bufs, fewer are left for
-/// the streams.
+/// connector share. The peer gets the credit back at once, but while you keep many Bufs, fewer are
+/// left for the streams.
 ///
 /// ```
 /// use tokio_doca::stream::RdmaMessages;
@@ -97,15 +97,16 @@ impl RdmaMessages {
         self.stream
     }
 
-    /// Sends the data of a Buf as a message. A Buf that was fed to the sink is sent first. Returns
-    /// once the device has the message. Afterwards other handles of the Buf see the header of the
-    /// frame in front of the data: set the data anew ([`Buf::set_data`]) to send it again.
+    /// Sends the data of a Buf as a message. A Buf that was fed to the sink before is sent first.
+    /// Returns once the device has the message. Afterwards other handles of the Buf see the header
+    /// of the frame in front of the data: set the data anew ([`Buf::set_data`]) to send it again.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if the Buf has no data, too much data, or no headroom. If the Buf is in use,
-    /// or its memory is not the device's, the source of the error says so. The stream stays usable
-    /// after these errors. All other errors are those of a write to an [`RdmaStream`].
+    /// `InvalidInput` if the Buf has no data, too much data, or too little headroom. If the Buf is
+    /// in use, or its memory is not registered with the device, the source of the error says so.
+    /// The stream stays usable after these errors. All other errors are those of a write to an
+    /// [`RdmaStream`].
     ///
     /// # Cancel safety
     ///
@@ -120,7 +121,7 @@ impl RdmaMessages {
         .await
     }
 
-    /// Receives a message; `None` at the end of the stream.
+    /// Receives a message; returns `None` at the end of the stream.
     ///
     /// # Errors
     ///

@@ -9,11 +9,13 @@
 //!   RdmaStream             <== frames, by RDMA ====> RdmaStream
 //! ```
 //!
-//! The two sides meet at a TCP address or a Unix socket, and exchange there the blobs with which
-//! they connect an [`Rdma`](crate::Rdma). Afterwards that socket is closed. If both sides allow a
-//! stream without RDMA ([`StreamOptions::or_tcp`]) and cannot connect by RDMA, the frames continue
-//! on the socket instead. At an address of rdma_cm ([`StreamAddr::Cm`]) the kernel carries the
-//! offers, and there is no socket. docs/wire.md has the formats of the exchange and of the frames.
+//! The two sides meet at a TCP address or a Unix socket, for *the exchange*: each side sends an
+//! offer, which has the blob to connect an [`Rdma`](crate::Rdma), and data of its application. The
+//! connector's offer is the hello, and the listener's is the welcome. Afterwards that socket is
+//! closed. If both sides allow a stream without RDMA ([`StreamOptions::or_tcp`]) and cannot connect
+//! by RDMA, the frames continue on the socket instead. At an address of rdma_cm
+//! ([`StreamAddr::Cm`]) the kernel carries the offers, and there is no socket. docs/wire.md has the
+//! formats of the exchange and of the frames.
 //!
 //! RDMA neither encrypts nor authenticates. On a Unix socket the listener learns the peer's user
 //! from the kernel ([`Incoming::peer`]); over TCP it knows only what the peer itself sends. Use TLS
@@ -25,27 +27,28 @@
 //! the end of the stream. A credit permits the peer to send one frame of data, and the peer gets
 //! `recv_window` credits. So a frame never meets an empty receive queue, however slowly the
 //! application reads, and a stream that waits for its peer occupies no slot of the WorkQ. A stream
-//! returns credits in the header of the frames that it sends. It sends a frame of credits alone
-//! once the peer has none left or would get half of a window.
+//! returns credits in the header of the frames that it sends. It sends a frame with nothing but
+//! credits once the peer has none left, or would get half of a window at once.
 //!
 //! With [`recv_bufs`](StreamOptions::recv_bufs) all streams share buffers, and post no receives.
-//! The device keeps as many messages as the peer has credits for, and a stream takes them one by
-//! one into a shared buffer. A frame that arrives in the last free buffer is copied to the heap
-//! until the application reads it, so that the buffer stays free for other streams.
+//! The device keeps up to one message for each credit of the peer, and a stream takes the messages
+//! one by one into a shared buffer. A frame that arrives in the last free buffer is copied to the
+//! heap until the application reads it, so that the buffer stays free for other streams.
 //!
 //! On a device that does not finish sends inline, such as an adapter, a frame takes a slot of the
 //! WorkQ until it was sent. A write is accepted once it has its slot, or once its bytes are in a
 //! frame that waits for credits. The stream has a task that sends such frames, and frames of
 //! credits that find no slot: accepted bytes are sent even if the application does not poll again.
-//! If the WorkQ is as deep as the frames of all streams
-//! ([`send_window`](StreamOptions::send_window) for each), no stream waits for a slot.
+//! Streams use at most half of the slots. If that half has
+//! [`send_window`](StreamOptions::send_window) slots and two more for each stream, no stream waits
+//! for a slot.
 //!
 //! # What a peer may do
 //!
-//! The code treats all input of the peer as hostile. Messages of the exchange are bounded and have
-//! a time limit. At most [`half_open`](StreamOptions::half_open) peers may be connected without
-//! having sent anything. A frame that the peer may not send resets its connection, and ends its
-//! stream with `ConnectionAborted`.
+//! The code treats all input of the peer as hostile. The messages of the exchange have a maximum
+//! length and a time limit. At most [`half_open`](StreamOptions::half_open) peers may be connected
+//! without having sent anything. If the peer sends a frame that it may not send, its connection is
+//! reset, and its stream ends with `ConnectionAborted`.
 //!
 //! A peer that does not read or write holds up its own stream alone. A hostile peer can do more: if
 //! it gives credits but posts no receives, each frame that is sent to it holds a slot of the WorkQ
@@ -54,8 +57,8 @@
 //! an adapter it ends after the [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout), 2 s. All
 //! streams of a WorkQ together use at most half of its slots, first come, first served; the other
 //! half is left to the application's copies and other jobs. On the software device a stream uses at
-//! most 4 slots for data, and two for credits and its end; an honest stream needs none there while
-//! the device finishes its frames at once.
+//! most 4 slots for data, and two for credits and its end; a stream with an honest peer needs none
+//! while the device finishes its frames at once.
 //!
 //! On an adapter, half of the peers can hold up the writes of all others for these 2 s. They also
 //! hold up new connections, whose first frames need memory for sends as well. Use one listener and

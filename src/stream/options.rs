@@ -24,9 +24,9 @@ pub(super) const SURE: Mtu = Mtu::Bytes1024;
 /// How long a frame on the software device waits for a receive that the peer claims to have posted.
 const LIAR: Duration = Duration::from_millis(100);
 
-/// The address of a listener: a TCP address, the path of a Unix socket, or an address of the
-/// connection manager of RDMA networks (rdma_cm). Strings convert to a host name with a port, such
-/// as `"storage-1:4420"`.
+/// The address of a listener: a TCP address, the path of a Unix socket, or an address for rdma_cm,
+/// the kernel's connection manager for RDMA. Strings convert to a host name with a port, such as
+/// `"storage-1:4420"`.
 ///
 /// The sides use this address only to set a connection up; the data travels by RDMA. On a Unix
 /// socket the listener learns the user of its peer.
@@ -50,14 +50,14 @@ pub enum StreamAddr {
     Unix(PathBuf),
     /// An IP address of the listener's adapter, and a port, for rdma_cm. The kernel finds the
     /// adapter, the route and the addresses, and each side learns at once that the other side has
-    /// ended. Needs librdmacm, and adapters other than iWARP's. A connector sends at most 24 bytes
-    /// of data, and a listener 164. With [`or_tcp`](StreamOptions::or_tcp) a listener also listens
-    /// at the TCP address with the same port, and a connector that cannot connect by rdma_cm uses
-    /// TCP there. [`gid_index`](StreamOptions::gid_index) and [`mtu`](StreamOptions::mtu) have no
-    /// effect.
+    /// ended. This needs librdmacm, and adapters that do not use iWARP. A connector's application
+    /// can send at most 24 bytes of data, and a listener's 164. With
+    /// [`or_tcp`](StreamOptions::or_tcp) a listener also listens at the TCP address with the same
+    /// port, and a connector that cannot connect by rdma_cm uses TCP there.
+    /// [`gid_index`](StreamOptions::gid_index) and [`mtu`](StreamOptions::mtu) have no effect.
     Cm(SocketAddr),
-    /// A host name or an address, a colon and the port. Its addresses are tried one after the
-    /// other, in the order of the system's resolver.
+    /// A host name or an address, a colon and the port. The addresses of a host name are tried one
+    /// after the other, in the order of the system's resolver.
     Host(String),
 }
 
@@ -108,9 +108,9 @@ impl fmt::Display for StreamAddr {
 /// streams share [`recv_bufs`](Self::recv_bufs), and memory to send half of `send_window` frames:
 /// 545 KiB by default. The memory comes in parts of at most 8 MiB (or larger, if one stream or the
 /// shared buffers need more). `bind` or the first stream allocates the first part; later streams
-/// allocate others as they need them. Separate threads allocate the memory, so that only the task
-/// that needs it waits. It is registered for remote operations alone, so that an adapter locks it
-/// only once: a [`Dma`](crate::Dma) cannot access it.
+/// allocate further parts as they need them. Separate threads allocate the memory, so that only the
+/// task that needs it waits. It is registered for remote operations alone, so that an adapter locks
+/// it only once: a [`Dma`](crate::Dma) cannot access it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -176,7 +176,7 @@ impl StreamOptions {
     }
 
     /// Sets the maximum number of streams that have memory at the same time. Defaults to 64; at
-    /// least 1, and at most 4,094, the number of contexts that a WorkQ can have.
+    /// least 1, and at most 4,094, the number of Rdmas and sync events that a WorkQ can have.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
@@ -190,8 +190,8 @@ impl StreamOptions {
         self
     }
 
-    /// Sets how many frames the peer can send before this side reads: at least 1, and at most 448
-    /// KiB in all. Defaults to 12, or fewer if 12 frames are more than 448 KiB.
+    /// Sets how many frames the peer can send before this side reads: at least 1, and at most those
+    /// that 448 KiB can hold. Defaults to 12, or fewer if 12 frames are more than 448 KiB.
     pub fn recv_window(mut self, frames: usize) -> Self {
         self.recv_window = Some(frames);
         self
@@ -200,11 +200,11 @@ impl StreamOptions {
     /// Has all streams receive into `buffers` shared buffers of one frame each, 1 to 65,536. A
     /// stream holds a buffer only until the application has read the frame in it; an idle stream
     /// holds none. A frame that arrives in the last free buffer is copied to the heap until it is
-    /// read, so that other streams continue however slowly an application reads. At most
-    /// [`recv_window`](Self::recv_window) frames of a stream are copied so, while it waits to write
-    /// and does not read. The window of the peer does not change.
-    /// [`RdmaMessages`](super::RdmaMessages) hand these buffers to the application: there must be
-    /// one more than the application keeps.
+    /// read, so that other streams continue however slowly an application reads. While a stream
+    /// waits to write and does not read, at most [`recv_window`](Self::recv_window) of its frames
+    /// are copied like this. The setting does not change how many frames the peer can send.
+    /// [`RdmaMessages`](super::RdmaMessages) pass these buffers to the application: set one more
+    /// than the application keeps at a time.
     ///
     /// By default each stream has its own buffers, which it posts as receives. Only devices whose
     /// [`max_pooled_len`](crate::device::RdmaCaps::max_pooled_len) is at least a frame can share
@@ -215,15 +215,15 @@ impl StreamOptions {
     }
 
     /// Sets how many frames of a stream may be in flight at once, each of which holds a buffer of
-    /// the memory for sends. Defaults to 4; 1 to 512. On the software device at most 4 frames of a
-    /// stream wait at once; frames that the device finishes at once do not count.
+    /// the memory for sends. 1 to 512; defaults to 4. On the software device at most 4 frames of a
+    /// stream are in flight; those that the device finishes at once do not count.
     pub fn send_window(mut self, frames: usize) -> Self {
         self.send_window = frames;
         self
     }
 
     /// Sets how many peers may be connected to a listener's socket without [`accept`] having
-    /// returned them. Defaults to 64; 1 to 65,536. If one more connects, the oldest of these peers
+    /// returned them. 1 to 65,536; defaults to 64. If one more connects, the oldest of these peers
     /// is dropped once it has been silent for 100 ms. Peers that were returned as
     /// [`Incoming`](super::Incoming) do not count.
     ///
@@ -234,9 +234,12 @@ impl StreamOptions {
     }
 
     /// Sets which one-sided operations the peer may do on memory that was exported to it:
-    /// `RDMA_READ`, `RDMA_WRITE`, `RDMA_ATOMIC`. Defaults to none. Send the peer the blob of
-    /// [`Mmap::export_rdma`](crate::Mmap::export_rdma) with the exchange; the peer submits the
-    /// operations through [`RdmaStream::rdma`](super::RdmaStream::rdma).
+    /// `RDMA_READ`, `RDMA_WRITE`, `RDMA_ATOMIC`. Defaults to none. Pass the blob of
+    /// [`Mmap::export_rdma`](crate::Mmap::export_rdma) to the peer as the `data` of
+    /// [`RdmaConnector::connect_with`](super::RdmaConnector::connect_with) or
+    /// [`Incoming::accept`](super::Incoming::accept), or over the stream: at a [`StreamAddr::Cm`],
+    /// `data` is limited to 24 and 164 bytes. The peer submits the operations through
+    /// [`RdmaStream::rdma`](super::RdmaStream::rdma).
     pub fn permissions(mut self, access: Access) -> Self {
         self.permissions = access;
         self
@@ -250,11 +253,11 @@ impl StreamOptions {
         self
     }
 
-    /// Sets the index of the port's address that streams use. Defaults to `None`: the address of
-    /// the [`transport`](Self::transport), if it has one. Without one, a listener takes an address
-    /// in the connector's subnet. The next choice is the address at which the two sides met by TCP,
-    /// if the port has it, and then the choice of
-    /// [`RdmaBuilder`](crate::rdma::RdmaBuilder::gid_index).
+    /// Sets the index of the port's address that streams use. Defaults to `None`: the streams use
+    /// the address of the [`transport`](Self::transport), if it has one. Otherwise a listener takes
+    /// an address in the connector's subnet. If there is none, the streams use the address at which
+    /// the two sides met by TCP, if the port has it, and else the one that
+    /// [`RdmaBuilder::gid_index`](crate::rdma::RdmaBuilder::gid_index) chooses.
     pub fn gid_index(mut self, index: impl Into<Option<u32>>) -> Self {
         self.gid_index = index.into();
         self
@@ -263,8 +266,8 @@ impl StreamOptions {
     /// Sets the largest payload of a packet; the smaller value of the two sides applies. Defaults
     /// to `None`: the value of the port. Packets are never longer than
     /// [`frame_size`](Self::frame_size), except that 1,024 bytes are always allowed. Before a
-    /// stream begins, a message of that packet size passes in each direction: if the network
-    /// between the ports carries less, the stream uses packets of 1,024 bytes, and the log says so.
+    /// stream begins, each side sends a message of that size as a test. If the network between the
+    /// ports carries less, the stream uses packets of 1,024 bytes, and the log says so.
     pub fn mtu(mut self, mtu: impl Into<Option<Mtu>>) -> Self {
         self.mtu = mtu.into();
         self
@@ -278,14 +281,15 @@ impl StreamOptions {
         self
     }
 
-    /// Sets whether a stream may continue over the connection of its exchange, a TCP or Unix
-    /// socket, if there is no RDMA: if the devices of the two sides are of different kinds, or
-    /// cannot reach one another before the stream begins. Defaults to false. Both sides must set
-    /// it: a side that has not set it refuses a peer that finds no RDMA, with that reason.
+    /// Sets whether a stream may continue without RDMA, over the TCP or Unix socket at which the
+    /// two sides met. This happens if a side has no RDMA, if the devices of the two sides are of
+    /// different kinds, or if they cannot reach one another before the stream begins. Defaults to
+    /// false. Both sides must set it. Otherwise no stream begins, and the error names the reason.
     ///
-    /// So one listener serves hosts with adapters and hosts without. [`RdmaStream::transport`]
-    /// returns the transport of a stream; the log and [`ListenerStats::fell_back`] show it as well.
-    /// Over TCP a stream is the same type with the same rules, with these differences:
+    /// With it, one listener serves hosts with adapters and hosts without.
+    /// [`RdmaStream::transport`] returns the transport of a stream; the log and
+    /// [`ListenerStats::fell_back`] show it as well. A stream over TCP has the same type and the
+    /// same rules, with these differences:
     ///
     /// - [`RdmaStream::rdma`] is `None`. The device need not have RDMA at all.
     /// - If the peer does not read, writes wait because the system's socket buffers are full, not
@@ -297,12 +301,12 @@ impl StreamOptions {
     ///   that machine, it is noticed when the system gives up (tcp(7): `tcp_retries2`, about 15
     ///   minutes).
     /// - A thread of [`WorkQ::poll_thread`](crate::WorkQ::poll_thread) cannot wait for sockets: a
-    ///   stream that it connects or accepts has RDMA, or is refused.
+    ///   stream that is connected or accepted on such a thread has RDMA, or is refused.
     ///
-    /// A peer can choose TCP for its own stream. A listener of the software device, whose peers are
-    /// otherwise processes of this host, then serves the network: see SECURITY.md. An attempt to
-    /// connect by RDMA is given up after half of the [`timeout`](Self::timeout), which should be
-    /// the same on both sides.
+    /// A peer can choose TCP for its own stream. The peers of a software device's listener are
+    /// otherwise processes of this host; with this setting, the listener serves the network (see
+    /// SECURITY.md). A side gives an attempt to connect by RDMA up after half of the
+    /// [`timeout`](Self::timeout), which should be the same on both sides.
     ///
     /// [`RdmaStream::transport`]: super::RdmaStream::transport
     /// [`RdmaStream::rdma`]: super::RdmaStream::rdma
@@ -312,15 +316,15 @@ impl StreamOptions {
         self
     }
 
-    /// Sets how long a side waits for the other side, for each of the two parts of the exchange:
-    /// the greeting, and the connection. Defaults to 5 s.
+    /// Sets how long each of the two steps that set a stream up may take: the request with its
+    /// answer, and the connection. Defaults to 5 s for each step.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets how long a dropped stream continues to send what was written. Defaults to 1 s; with 0
-    /// the connection is reset.
+    /// Sets how long a dropped stream continues to send what was written. Defaults to 1 s. If
+    /// `linger` is 0, the connection is reset at once.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.linger = linger;
         self

@@ -42,14 +42,14 @@ pub use link::StreamTransport;
 /// [`frame_size`](super::StreamOptions::frame_size) bytes; a vectored write gathers its slices into
 /// one message. While the peer has to read first, or
 /// [`send_window`](super::StreamOptions::send_window) messages are in flight, small writes share
-/// one message. It is sent as soon as possible, without another call of yours. If the shared
-/// message is full, a write waits; a write of more than half of a message waits in any case. Writes
-/// share no message if the peer allows one-sided operations ([`StreamRdma`] has the order). A write
-/// also waits while all memory for sends or all slots of the WorkQ are in use. `flush` waits until
-/// the device has everything that was written; `shutdown` waits until the peer's memory has it. As
-/// `AsyncBufRead` a stream lends received data without a copy. Without RDMA a socket takes the
-/// place of the device ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp) lists the
-/// differences).
+/// one message. The shared message is sent as soon as possible, without another call of the
+/// application. If the shared message is full, a write waits; a write of more than half of a
+/// message waits in any case. If the peer allows one-sided operations, writes share no messages,
+/// which keeps the order that [`StreamRdma`] documents. A write also waits while all memory for
+/// sends or all slots of the WorkQ are in use. `flush` waits until the device has everything that
+/// was written; `shutdown` waits until everything is in the peer's memory. As an `AsyncBufRead`, a
+/// stream lends received data without a copy. Without RDMA, a socket is used instead of the device
+/// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp) lists the differences).
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -89,28 +89,29 @@ pub use link::StreamTransport;
 /// # Ends
 ///
 /// After `shutdown` the peer reads to the end of the data; it may still write. If the peer has
-/// gone, in order or not, `shutdown` and `flush` succeed if everything that writes have accepted
-/// has arrived at the peer's memory, and fail otherwise. They do not repeat the error of a write.
+/// gone, after a `shutdown` or without one, `shutdown` and `flush` succeed if all written bytes
+/// have arrived in the peer's memory, and fail otherwise. They do not repeat the error of a write.
 /// Frames that have arrived can still be read.
 ///
 /// Dropping a stream without `shutdown` sends what was written, and the end, in the background, for
 /// at most [`linger`](super::StreamOptions::linger). This needs the runtime on which the stream was
 /// made; if that runtime ends first, the peer's reads fail. A message that small writes share also
-/// needs a runtime: that one, or the runtime on which the last of these writes was polled. In a
-/// [`WorkQ`](crate::WorkQ) that polls, the task polls until the peer has read.
+/// needs a runtime: the one on which the stream was made, or the one on which the last of these
+/// writes was polled. If the [`WorkQ`](crate::WorkQ) is busy-polled, a task of the crate polls
+/// until the peer has read.
 ///
 /// # Errors
 ///
 /// Calls fail with an [`io::Error`] whose source is a [`JobError`](crate::error::JobError):
 /// `ConnectionReset` if the peer has ended, or has dropped its stream before its end arrived;
 /// `ConnectionAborted` if the peer breaks the protocol, in which case its connection is reset. A
-/// write after `shutdown` is `BrokenPipe`. A call that is polled where the WorkQ cannot be awaited,
-/// such as outside of a runtime, fails with `Other` and leaves the stream as it was.
+/// write after `shutdown` fails with `BrokenPipe`. A call that is polled where the WorkQ cannot be
+/// awaited, such as outside of a runtime, fails with `Other` and leaves the stream as it was.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future of a read loses no bytes. If the future of a write is dropped, the write has
-/// either written nothing or, with `write_all`, an unknown part.
+/// Dropping the future of a read loses no bytes. A future of `write` that is dropped has written
+/// nothing; a future of `write_all` may have written a part.
 pub struct RdmaStream {
     /// `None` once the stream was dropped.
     link: Option<Link>,
@@ -178,13 +179,14 @@ impl RdmaStream {
         &self.peer
     }
 
-    /// Returns the address of the peer in the exchange that set the stream up; `None` if the
-    /// exchange used a Unix socket. The data travels between the adapters' addresses.
+    /// Returns the peer's address at which the two sides met; `None` if they met at a Unix socket.
+    /// The data travels between the adapters' addresses.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.peer.tcp_addr()
     }
 
-    /// Returns the address of this side in the exchange that set the stream up; `None` by rdma_cm.
+    /// Returns this side's address at which the two sides met; `None` if they met at a Unix socket
+    /// or by rdma_cm.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local
     }

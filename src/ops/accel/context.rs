@@ -11,11 +11,12 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture, WorkQ};
 
-/// A context for an accelerator: a device with jobs whose kinds its provider defines, by opcode.
+/// A context for an accelerator: a device whose provider defines the kinds of its jobs, each with
+/// an opcode.
 ///
-/// The crate treats these jobs as it treats copies: Leases on both sides, back-pressure,
-/// cancellation, shutdown. The meaning of an opcode is up to the provider. A context is attached to
-/// one [`WorkQ`]; clones are the same attachment.
+/// Leases, back-pressure, cancellation and shutdown work for these jobs as they do for copies. The
+/// provider decides what an opcode means. A context is attached to one [`WorkQ`]; clones share its
+/// attachment.
 ///
 /// ```
 /// use tokio_doca::{accel::{Accel, AccelCall}, error::JobError, Buf, Device, WorkQ};
@@ -36,7 +37,7 @@ use crate::reactor::{Attachment, HasAttachment, JobFuture, WorkQ};
 /// # }
 /// ```
 ///
-/// `examples/custom_provider.rs` has both halves.
+/// `examples/custom_provider.rs` has a provider of such jobs, and a program that calls it.
 #[derive(Clone)]
 #[doc(alias = "doca_ctx")]
 pub struct Accel(Context<AccelCaps>);
@@ -63,10 +64,10 @@ impl Kind for AccelCaps {
     }
 }
 
-/// A call of an accelerator: an opcode, a number, and the operands.
+/// A call of an accelerator: an opcode, an argument, and the operands.
 ///
 /// `S` is a [`Source`](crate::mem::Source) and `D` a [`Destination`](crate::mem::Destination), or
-/// `()` where there is none.
+/// `()` if the call has no such operand.
 ///
 /// ```
 /// use tokio_doca::accel::{Accel, AccelCall};
@@ -157,7 +158,7 @@ impl Accel {
         Accel::builder(self.device()).attach(workq)
     }
 
-    /// Detaches from the WorkQ. This handle must be the last one of its attachment.
+    /// Detaches the context from its WorkQ. This handle must be the last one of its attachment.
     ///
     /// # Errors
     ///
@@ -168,8 +169,9 @@ impl Accel {
         self.0.detach()
     }
 
-    /// Makes the device perform a call, and returns the result: if the call has a destination, the
-    /// number of bytes that the device appended to it; otherwise a number that the opcode defines.
+    /// Makes the device perform a call, and returns the result. If the call has a destination, the
+    /// result is the number of bytes that the device appended to it; otherwise it is a number that
+    /// the opcode defines.
     ///
     /// A call that fails leaves the headroom and the tailroom of its destination as they were.
     /// Nothing happens before the first poll.
@@ -179,13 +181,14 @@ impl Accel {
     /// A call that is refused has no effect: `NotSupported` if the device does not know the opcode;
     /// `InvalidValue` if the source has no data or the destination no tailroom, if the two share
     /// memory or are not registered with the device, or if they have more bytes or longer lists
-    /// than the device takes ([`Accel::caps`]; the bytes are those of the source, or without a
-    /// source those of the tailroom); `NotPermitted` if the destination is read-only; `InUse` if a
-    /// job or a guard uses either side; `Shutdown`; `BadState` without a runtime in event mode.
+    /// than the device takes ([`Accel::caps`]; the bytes of the tailroom count only if there is no
+    /// source); `NotPermitted` if the destination is read-only; `InUse` if a job or a guard uses
+    /// either side; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event
+    /// mode.
     ///
     /// A call that fails later returns the error of the device, or `BadState`
-    /// ([`Reason::CannotWake`]) if an event-driven call in flight is polled without a runtime; the
-    /// call continues.
+    /// ([`Reason::CannotWake`]) if an event-driven call in flight is polled without a runtime. In
+    /// that case the call continues.
     ///
     /// # Cancel safety
     ///
@@ -313,8 +316,8 @@ impl AccelBuilder<'_> {
     /// # Errors
     ///
     /// `NotSupported` if the device has no accelerator, or one that cannot signal an event-driven
-    /// WorkQ; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was
-    /// shut down; `Full` beyond 8 devices on a WorkQ.
+    /// WorkQ; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if the WorkQ
+    /// was shut down; `Full` if the WorkQ already has 8 devices.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Accel> {

@@ -5,12 +5,12 @@ use crate::mem::{MaybeAnyDestination, MaybeAnySource};
 use crate::ops::graph::{Action, Attach, GraphBuilder, Node};
 use crate::reactor::Attachment;
 
-/// The kind of a node that calls an accelerator: [`GraphBuilder::accel`]. It is set to an
+/// The kind of a node that calls an accelerator ([`GraphBuilder::accel`]). Such a node is set to an
 /// [`AccelCall`].
 #[derive(Debug)]
 pub enum CallNode {}
 
-/// The operands of a node that calls an accelerator: made of an [`AccelCall`].
+/// The operands of a node that calls an accelerator. An [`AccelCall`] converts to them.
 #[derive(Clone, Debug)]
 pub struct CallData(AccelCall<MaybeAnySource, MaybeAnyDestination>);
 

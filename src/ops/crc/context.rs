@@ -8,15 +8,15 @@ use crate::ops::context::{Context, Kind, contexts};
 use crate::ops::operation::Op;
 use crate::reactor::WorkQ;
 
-/// A CRC context: has a device compute the CRC-32C of memory, and can have it copy the memory in
-/// the same pass.
+/// A CRC context: a device computes the CRC-32C of memory, and can copy the memory in the same
+/// pass.
 ///
-/// A context is attached to one [`WorkQ`]; clones are the same attachment. The module
+/// A context is attached to one [`WorkQ`]; clones share its attachment. The module
 /// [`crc`](crate::crc) has an example.
 ///
-/// The CRC of a small source is computed inside the poll, that of a larger one by the device, off
-/// the task's thread. On a software device, sources up to half of its inline limit are small: by
-/// default, up to 32 KiB.
+/// The CRC of a small source is computed while the operation is polled. The CRC of a larger source
+/// is computed by the device, off the task's thread. On a software device, a source is small up to
+/// half of the [`inline_limit`](crate::soft::SoftBuilder::inline_limit): 32 KiB by default.
 ///
 /// ```
 /// use tokio_doca::crc::Crc;
@@ -77,7 +77,7 @@ impl Crc {
         Crc::builder(self.device()).attach(workq)
     }
 
-    /// Detaches from the WorkQ. This handle must be the last one of its attachment.
+    /// Detaches the context from its WorkQ. This handle must be the last one of its attachment.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl Crc {
 
     /// Computes the CRC-32C of all data of `src`. The CRC of no data is 0.
     ///
-    /// Nothing happens before the first poll. [`WorkQ::progress`] and graphs hand the CRC out as a
+    /// Nothing happens before the first poll. [`WorkQ::progress`] and graphs return the CRC as a
     /// number ([`Output::Value`](crate::op::Output::Value)).
     ///
     /// # Errors
@@ -98,12 +98,12 @@ impl Crc {
     /// An operation that is refused has no effect: `InvalidValue` if `src` is not registered with
     /// the device, or has more bytes or a longer list than the device takes ([`Crc::caps`]);
     /// `NotSupported` ([`Reason::RemoteInChain`](crate::error::Reason::RemoteInChain)) for a chain
-    /// with imported memory; `InUse` if a job or a guard writes `src`; `Shutdown`; `BadState`
-    /// without a runtime in event mode.
+    /// with imported memory; `InUse` if a job or a guard writes `src`; `Shutdown` if the WorkQ was
+    /// shut down; `BadState` without a runtime in event mode.
     ///
     /// An operation that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven job in flight
-    /// is polled without a runtime; the job continues.
+    /// is polled without a runtime. In that case the job continues.
     ///
     /// # Cancel safety
     ///
@@ -114,13 +114,13 @@ impl Crc {
         self.crc32c_with(CrcOptions::new(), src)
     }
 
-    /// Computes the CRC-32C of the data of `src` from a seed, and compares it with the expected
-    /// CRC, as `options` say. The CRC of no data is the seed.
+    /// Computes the CRC-32C of the data of `src` from the seed in `options`. If `options` have an
+    /// expected CRC, compares the result with it. The CRC of no data is the seed.
     ///
     /// # Errors
     ///
     /// `IoFailed` ([`Reason::CrcMismatch`](crate::error::Reason::CrcMismatch)) if the CRC is not
-    /// the expected one; else as [`Crc::crc32c`].
+    /// the expected one; otherwise as [`Crc::crc32c`].
     ///
     /// # Cancel safety
     ///
@@ -134,8 +134,8 @@ impl Crc {
     ///
     /// The result is the CRC of the bytes that were written to `dst`, even if a peer writes `src`
     /// meanwhile. If the operation fails, the data of `dst` does not grow. Nothing happens before
-    /// the first poll. [`WorkQ::progress`] and graphs hand the result out as a number, which
-    /// [`CrcCopied::from`](super::CrcCopied) reads.
+    /// the first poll. [`WorkQ::progress`] and graphs return the result as one number, which
+    /// [`CrcCopied::from`](super::CrcCopied) converts back.
     ///
     /// # Errors
     ///
@@ -144,11 +144,12 @@ impl Crc {
     /// they have more bytes or longer lists than the device takes ([`Crc::caps`]); `NotSupported`
     /// ([`Reason::RemoteInChain`](crate::error::Reason::RemoteInChain)) for a chain with imported
     /// memory; `NotPermitted` if the destination is read-only; `InUse` if a job or a guard uses
-    /// either side; `Shutdown`; `BadState` without a runtime in event mode.
+    /// either side; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event
+    /// mode.
     ///
     /// An operation that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven job in flight
-    /// is polled without a runtime; the job continues.
+    /// is polled without a runtime. In that case the job continues.
     ///
     /// # Cancel safety
     ///
@@ -159,16 +160,16 @@ impl Crc {
         self.copy_crc_with(CrcOptions::new(), src, dst)
     }
 
-    /// Appends the data of `src` to the data of `dst`, computes the CRC-32C of the copied bytes
-    /// from a seed, and compares it with the expected CRC, as `options` say.
+    /// Appends the data of `src` to the data of `dst`, and computes the CRC-32C of the copied bytes
+    /// from the seed in `options`. If `options` have an expected CRC, compares the result with it.
     ///
     /// If the CRC is not the expected one, the operation fails and the data of `dst` does not grow.
-    /// The old bytes of the tailroom are overwritten nevertheless.
+    /// But the bytes of the tailroom have been overwritten.
     ///
     /// # Errors
     ///
     /// `IoFailed` ([`Reason::CrcMismatch`](crate::error::Reason::CrcMismatch)) if the CRC is not
-    /// the expected one; else as [`Crc::copy_crc`].
+    /// the expected one; otherwise as [`Crc::copy_crc`].
     ///
     /// # Cancel safety
     ///
@@ -212,8 +213,8 @@ impl CrcBuilder<'_> {
     /// # Errors
     ///
     /// `NotSupported` if the device computes no CRCs, or cannot signal an event-driven WorkQ for
-    /// them; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was
-    /// shut down; `Full` beyond 8 devices on a WorkQ.
+    /// them; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if the WorkQ
+    /// was shut down; `Full` if the WorkQ already has 8 devices.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Crc> {

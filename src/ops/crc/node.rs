@@ -6,11 +6,11 @@ use crate::ops::graph::{Action, Attach, GraphBuilder, Node};
 use crate::reactor::Attachment;
 
 /// The kind of a node that computes a CRC. [`GraphBuilder::crc32c`] returns such a node, and
-/// documents what it is set to.
+/// documents its operands.
 #[derive(Debug)]
 pub enum CrcNode {}
 
-/// The operands of a node of [`GraphBuilder::crc32c`], which documents what they are made of.
+/// The operands of a node of [`GraphBuilder::crc32c`], which documents what converts to them.
 #[derive(Clone, Debug)]
 pub struct CrcData {
     src: AnySource,
@@ -46,12 +46,12 @@ impl Action for CrcNode {
     }
 }
 
-/// The kind of a node that copies and computes a CRC: [`GraphBuilder::copy_crc`], which documents
-/// what the node is set to.
+/// The kind of a node that copies and computes a CRC. [`GraphBuilder::copy_crc`] returns such a
+/// node, and documents its operands.
 #[derive(Debug)]
 pub enum CopyCrcNode {}
 
-/// The operands of a node of [`GraphBuilder::copy_crc`], which documents what they are made of.
+/// The operands of a node of [`GraphBuilder::copy_crc`], which documents what converts to them.
 #[derive(Clone, Debug)]
 pub struct CopyCrcData {
     src: AnySource,
@@ -89,16 +89,16 @@ impl Action for CopyCrcNode {
 }
 
 impl GraphBuilder {
-    /// Returns a node that computes a CRC, as [`Crc::crc32c_with`] does. It is set to a source, or
-    /// to `(source, options)`. Its result is the CRC.
+    /// Returns a node that computes a CRC, as [`Crc::crc32c_with`] does. The node is set to a
+    /// source, or to `(source, options)`. Its result is the CRC.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn crc32c(&mut self, crc: &Crc) -> Node<CrcNode> {
         self.context(crc.clone())
     }
 
-    /// Returns a node that copies and computes a CRC, as [`Crc::copy_crc_with`] does. It is set to
-    /// `(source, destination)`, or to `(source, destination, options)`. Its result is the number
-    /// that [`CrcCopied::from`](CrcCopied) reads.
+    /// Returns a node that copies and computes a CRC, as [`Crc::copy_crc_with`] does. The node is
+    /// set to `(source, destination)`, or to `(source, destination, options)`. Its result is a
+    /// number that [`CrcCopied::from`](CrcCopied) converts.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn copy_crc(&mut self, crc: &Crc) -> Node<CopyCrcNode> {
         self.context(crc.clone())

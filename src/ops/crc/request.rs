@@ -62,7 +62,7 @@ impl Of for CrcCopied {
     }
 }
 
-/// The answer of a CRC: its 32 bits.
+/// The answer is a CRC.
 impl Answer for u32 {}
 
 impl Of for u32 {
@@ -73,9 +73,9 @@ impl Of for u32 {
     }
 }
 
-/// Returns the CRC of a message in two parts. The first part has the CRC `first`; the second part
-/// has `second_len` bytes and the CRC `second`. So the CRCs of parts can be computed in any order,
-/// or at once.
+/// Returns the CRC of a message that consists of two parts. The first part has the CRC `first`; the
+/// second part has `second_len` bytes and the CRC `second`. So the CRCs of the parts can be
+/// computed in any order, or at the same time.
 ///
 /// ```
 /// use tokio_doca::crc::combine;
@@ -151,8 +151,9 @@ where
     }
 }
 
-/// The operation of [`Crc::crc32c`]. Its output is the CRC.
+/// The operation of [`Crc::crc32c`] and [`Crc::crc32c_with`]. Its output is the CRC.
 pub type CrcOp<C, S> = Op<CrcRequest<C, S, (), u32>>;
 
-/// The operation of [`Crc::copy_crc`]. Its output is the number of bytes and their CRC.
+/// The operation of [`Crc::copy_crc`] and [`Crc::copy_crc_with`]. Its output is the number of
+/// copied bytes and their CRC.
 pub type CopyCrcOp<C, S, D> = Op<CrcRequest<C, S, D, CrcCopied>>;

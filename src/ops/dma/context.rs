@@ -11,10 +11,10 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture, WorkQ};
 
-/// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
+/// A DMA context: a device copies memory (NVIDIA's DMA guide; `doca_dma`).
 ///
-/// A context is attached to one [`WorkQ`]; [`Dma::attach`] attaches another context of the device
-/// to another WorkQ. Clones are the same attachment.
+/// A context is attached to one [`WorkQ`]; [`Dma::attach`] attaches another context of the same
+/// device to another WorkQ. Clones share one attachment.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
@@ -76,7 +76,7 @@ impl Dma {
         Dma::builder(self.device()).attach(workq)
     }
 
-    /// Detaches from the WorkQ. This handle must be the last one of its attachment.
+    /// Detaches the context from its WorkQ. This handle must be the last one of its attachment.
     ///
     /// # Errors
     ///
@@ -102,12 +102,12 @@ impl Dma {
     /// A copy that is refused has moved nothing: `InvalidValue` if there is too little tailroom, if
     /// the two sides have bytes in common or are not registered with the device, or if they have
     /// more bytes or longer lists than the device takes ([`Dma::caps`]); `NotPermitted` if the
-    /// destination is read-only; `InUse` if a job or a guard uses either side; `Shutdown`;
-    /// `BadState` without a runtime in event mode.
+    /// destination is read-only; `InUse` if a job or a guard uses either side; `Shutdown` if the
+    /// WorkQ was shut down; `BadState` without a runtime in event mode.
     ///
     /// A copy that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven copy in flight
-    /// is polled without a runtime; the copy continues.
+    /// is polled without a runtime. In that case the copy continues.
     ///
     /// # Cancel safety
     ///
@@ -210,9 +210,9 @@ impl DmaBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device does not copy, or its copies cannot signal an event-driven
-    /// WorkQ; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was
-    /// shut down; `Full` beyond 8 devices on a WorkQ.
+    /// `NotSupported` if the device cannot copy, or cannot signal an event-driven WorkQ for copies;
+    /// `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if the WorkQ was
+    /// shut down; `Full` if the WorkQ already has 8 devices.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     #[doc(alias = "doca_pe_connect_ctx")]

@@ -5,8 +5,8 @@ use crate::mem::{AnyCopyDestination, AnyCopySource};
 use crate::ops::graph::{Action, Attach, GraphBuilder, Node, Operands};
 use crate::reactor::Attachment;
 
-/// The kind of a node that copies: [`GraphBuilder::dma_copy`]. It is set to a source and a
-/// destination.
+/// The kind of a node that copies ([`GraphBuilder::dma_copy`]). Such a node is set to a pair:
+/// `(source, destination)`.
 ///
 /// ```
 /// use tokio_doca::graph::{CopyNode, Graph, Node};
@@ -54,8 +54,9 @@ impl Action for CopyNode {
 }
 
 impl GraphBuilder {
-    /// Returns a node that copies, as [`Dma::copy`] does, also to or from memory of another
-    /// process. Its result is the number of copied bytes.
+    /// Returns a node that copies, as [`Dma::copy`] does, within the process or to or from memory
+    /// of another process. The node is set to `(source, destination)`. Its result is the number of
+    /// copied bytes.
     #[doc(alias = "doca_graph_ctx_node_create")]
     #[doc(alias = "doca_graph_node_create_from_ctx")]
     pub fn dma_copy(&mut self, dma: &Dma) -> Node<CopyNode> {

@@ -1,9 +1,13 @@
-//! Graphs: work that is described once and run many times. Their nodes are jobs, functions of the
-//! application and sub-graphs; edges say which node starts after which.
+//! Graphs: work that is described once and run many times. Their nodes are operations, functions
+//! and futures of the application, and sub-graphs. An edge makes a node start after another node
+//! has completed.
 //!
-//! A [`Graph`] is a plan: nodes, and edges between them. An [`Instance`] is the memory of one run
+//! A [`Graph`] is a plan: nodes, and edges between them. An [`Instance`] is the memory for one run
 //! at a time: operands, states and results. Many instances can run at once. A [`Run`] is one future
 //! for all nodes: a node needs no task, no waker and no allocation of its own.
+//!
+//! A *context node* does an operation of a context, such as a copy or a receive. A *user node*
+//! calls a function, or polls a future, of the application.
 //!
 //! ```
 //! use tokio_doca::{graph::Graph, BufPool, Device, Dma, Error, ErrorKind, Mmap, WorkQ};
@@ -53,7 +57,7 @@
 //! # Remote operations
 //!
 //! All operations of an [`Rdma`](crate::Rdma) can be nodes. This graph sends a request, and hashes
-//! the answer when it has come:
+//! the answer once that has arrived:
 //!
 //! ```
 //! use tokio_doca::{graph::{Graph, Instance}, sha::{Algorithm, Sha}, BufPool, Error, Rdma};
@@ -79,14 +83,12 @@
 //!     Ok(instance)
 //! }
 //! ```
-//!
-//! # Nodes of other contexts
-//!
-//! A context joins graphs by an `Action`, which says what its node is set to, and makes a `Request`
-//! of that (`node/action.rs`). The `Action` and the builder's method lie in the context's own
-//! folder (`sha/node.rs`), and the engine knows nothing else of the context. A receive is not a job
-//! with a slot: its node is polled, as the node of a future is (`kinds/receive.rs`). So is a wait
-//! for a SyncEvent (`kinds/sync_event.rs`).
+
+// A context joins graphs by an `Action`, which says what its node is set to, and makes a `Request`
+// of that (`node/action.rs`). The `Action` and the builder's method lie in the context's own folder
+// (`sha/node.rs`), and the engine knows nothing else of the context. A receive is not a job with a
+// slot: its node is polled, as the node of a future is (`kinds/receive.rs`). So is a wait for a
+// SyncEvent (`kinds/sync_event.rs`).
 
 mod kinds;
 mod node;

@@ -70,8 +70,8 @@ impl RdmaBuilder<'_> {
     /// Sets what the peer may do with memory that was exported to it: any of `RDMA_READ`,
     /// `RDMA_WRITE` and `RDMA_ATOMIC`. Defaults to none of them. Local flags are ignored.
     ///
-    /// On the software device the peer's process checks these permissions. A hostile process can do
-    /// whatever the access of the Mmaps allows whose blobs it has.
+    /// On the software device the peer's process checks these permissions itself. So a hostile
+    /// process that has the blob of an Mmap can do all that the Mmap's own access flags allow.
     #[doc(alias = "doca_rdma_set_permissions")]
     pub fn permissions(mut self, access: Access) -> Self {
         self.permissions = access;
@@ -87,7 +87,7 @@ impl RdmaBuilder<'_> {
     }
 
     /// Sets how many receives can be posted at once. Defaults to 64. The number is rounded up to a
-    /// power of two. Each entry takes about 150 bytes.
+    /// power of two. Each receive takes about 150 bytes of memory, besides its buffer.
     #[doc(alias = "doca_rdma_set_recv_queue_size")]
     pub fn recv_queue_size(mut self, receives: u32) -> Self {
         self.recv_queue_size = receives;
@@ -149,11 +149,11 @@ impl RdmaBuilder<'_> {
 
     /// Sets how long a job waits for a peer that has no receive posted, or does not answer, before
     /// it fails. Defaults to 2 s. On an adapter the job may fail up to 1 s later, or 2 s later if
-    /// `timeout` exceeds 4 s. A long message has more time: that of its bytes at 4 MB/s.
+    /// `timeout` exceeds 4 s. A long message has more time: what its bytes take at 4 MB/s.
     ///
     /// On an adapter, operations that take no receive (reads, writes without immediates, atomics)
-    /// have about 8 s more, and the time of their bytes at 64 KB/s. That limit only ends operations
-    /// whose peer asks for retries forever.
+    /// have about 8 s more, and what their bytes take at 64 KB/s. That longer limit only ends
+    /// operations whose peer asks for retries forever.
     #[doc(alias = "doca_rdma_set_rnr_retry_count")]
     #[doc(alias = "doca_rdma_get_rnr_retry_count")]
     pub fn rnr_timeout(mut self, timeout: Duration) -> Self {
@@ -168,18 +168,20 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// Attaches the context to a WorkQ, in the state Init, and allocates its table of receives.
+    /// Attaches the context to a WorkQ, in the state [`Init`](crate::rdma::RdmaState::Init), and
+    /// allocates its table of receives.
     ///
     /// # Errors
     ///
-    /// - `NotSupported` if the device has no remote operations, takes no queues or lists of these
-    ///   sizes, cannot receive from a pool or from one with such large elements, has no network for
-    ///   the [`transport`](Self::transport), or cannot signal an event-driven WorkQ.
+    /// - `NotSupported` if the device has no remote operations, no queues or lists of these sizes,
+    ///   or no network for the [`transport`](Self::transport); if it cannot receive from a
+    ///   [`RecvPool`], or not from one with elements of this size; or if it cannot signal an
+    ///   event-driven WorkQ.
     /// - `InvalidValue` for a DPU permission, a size of 0, an address or a partition that the port
-    ///   does not have, a transport that no network has, or a WorkQ that is deeper than the device
-    ///   allows.
+    ///   does not have, both a `gid_index` and an address in the `transport`, a field of the
+    ///   `transport` that is out of its range, or a WorkQ that is deeper than the device allows.
     /// - `BadState` if the WorkQ was shut down.
-    /// - `Full` beyond 8 devices or 4,094 contexts on a WorkQ.
+    /// - `Full` if the WorkQ already has 8 devices, or 4,094 Rdmas and sync events.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Rdma> {

@@ -12,13 +12,13 @@ use crate::reactor::{EndpointPort, RdmaState, RdmaWatch};
 /// The largest size of a blob that [`Rdma::export`] returns, in bytes.
 pub(super) const BLOB: usize = 1024;
 
-/// An RDMA context: messages and one-sided operations with a peer that it is connected to (RDMA
-/// guide; `doca_rdma`).
+/// An RDMA context: messages and one-sided operations with a peer that it is connected to (NVIDIA's
+/// RDMA guide; `doca_rdma`).
 ///
-/// A context is attached to one [`WorkQ`](crate::WorkQ); clones are the same context. To connect,
-/// each side exports a blob ([`export`](Rdma::export)), sends it to the other side over a channel
-/// of the application, and passes the blob that it received to [`connect`](Rdma::connect). Over a
-/// stream, [`handshake`](Rdma::handshake) does all of this; a server calls
+/// A context is attached to one [`WorkQ`](crate::WorkQ); clones are handles of the same context. To
+/// connect, each side exports a blob ([`export`](Rdma::export)), sends it to the other side over a
+/// channel of the application, and passes the blob that it received to [`connect`](Rdma::connect).
+/// Over a stream, [`handshake`](Rdma::handshake) does all of this; a server calls
 /// [`handshake_accept`](Rdma::handshake_accept).
 ///
 /// ```
@@ -37,9 +37,9 @@ pub(super) const BLOB: usize = 1024;
 ///
 /// A job that is refused before it is posted leaves the context as it is. A job that fails takes
 /// the context to [`RdmaState::Error`], and often the peer's as well. All other jobs and receives
-/// then end with [`Reason::Flushed`](crate::error::Reason::Flushed), which names the first cause
-/// ([`JobError::cause`](crate::error::JobError::cause)). New jobs are refused until both sides are
-/// [`reset`](Rdma::reset) and connected anew.
+/// then end with [`Reason::Flushed`](crate::error::Reason::Flushed);
+/// [`JobError::cause`](crate::error::JobError::cause) returns the first cause. New jobs are refused
+/// until both sides are [`reset`](Rdma::reset) and connected anew.
 ///
 /// # Receives
 ///
@@ -104,8 +104,8 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// `BadState` in the state Error, or once the WorkQ was shut down; other kinds name the
-    /// resource that could not be obtained.
+    /// `BadState` in the state Error, or once the WorkQ was shut down; other kinds if a resource
+    /// could not be obtained, which the text names.
     #[doc(alias = "doca_rdma_export")]
     pub fn export(&self) -> Result<Vec<u8>> {
         const OP: &str = "Rdma::export";
@@ -123,18 +123,18 @@ impl Rdma {
     }
 
     /// Connects to the context whose [`export`](Rdma::export) returned `blob`. The time limit is
-    /// that of the builder, unless [`Connect::timeout`] sets another one. Nothing begins before the
-    /// first poll; no runtime is needed. The peer need not have connected yet, but takes no message
+    /// the builder's, unless [`Connect::timeout`] sets another one. Nothing begins before the first
+    /// poll; no runtime is needed. The peer need not have connected yet, but accepts no message
     /// before it has.
     ///
     /// # Errors
     ///
     /// `BadState` unless in the state Init; `InvalidValue` if `blob` is not a blob, was changed, or
-    /// is a blob of something else (the error names the call that takes it); `ConnectionAborted` if
-    /// the peer refuses, was reset, or is connected to another context; `ConnectionReset` if the
-    /// peer has gone; `NotSupported` if the peer cannot be reached from here; `TimedOut`. After an
-    /// error the state is Init; or Error, if an adapter was half connected: [`reset`](Rdma::reset)
-    /// it.
+    /// was exported by something other than an Rdma (the error names the call that takes such a
+    /// blob); `ConnectionAborted` if the peer refuses, was reset, or is connected to another
+    /// context; `ConnectionReset` if the peer has gone; `NotSupported` if the peer cannot be
+    /// reached from here; `TimedOut` after the time limit. After an error the state is Init, or
+    /// Error if an adapter was half connected. In the state Error, [`reset`](Rdma::reset) the Rdma.
     ///
     /// # Cancel safety
     ///
@@ -145,7 +145,7 @@ impl Rdma {
         Connect::new(self, How::Connect, blob, self.connect_timeout())
     }
 
-    /// Returns the state of the connection, after a check whether the peer has left.
+    /// Checks whether the peer has left, and returns the state of the connection.
     #[doc(alias = "doca_rdma_get_state")]
     pub fn state(&self) -> RdmaState {
         self.port().state()
@@ -156,19 +156,19 @@ impl Rdma {
     /// If the WorkQ is not busy-polled, and the watch is made or awaited on a Tokio runtime, the
     /// watch is notified when the peer ends, even if nothing else is awaited. In
     /// [`Mode::BusyPoll`](crate::Mode::BusyPoll) a change is found by a poll of an operation, or by
-    /// a call of [`state`](Rdma::state). If [`WorkQ::set_mode`](crate::WorkQ::set_mode) is then
-    /// called on a runtime, and sets another mode, the watch is notified as in the first case.
+    /// a call of [`state`](Rdma::state). If [`WorkQ::set_mode`](crate::WorkQ::set_mode) later sets
+    /// another mode, and is called on a runtime, the watch is notified as in the first case.
     #[doc(alias = "doca_rdma_set_connection_state_callbacks")]
     pub fn watch(&self) -> RdmaWatch {
         self.port().watch()
     }
 
-    /// Closes the connection in order: waits until the peer has all messages that were submitted
-    /// before, and then calls [`reset`](Rdma::reset). The peer gets these messages, and its next
-    /// operation fails with an error that [`is_disconnect`](crate::error::JobError::is_disconnect).
+    /// Closes the connection after everything was delivered: waits until the peer has all messages
+    /// that were submitted before, and then calls [`reset`](Rdma::reset). The peer gets these
+    /// messages, and its next operation fails with an error for which
+    /// [`is_disconnect`](crate::error::JobError::is_disconnect) returns true.
     ///
-    /// An Rdma that is dropped instead does not wait: messages that wait for a receive of the peer
-    /// are lost.
+    /// Dropping an Rdma does not wait: messages that still wait for a receive of the peer are lost.
     ///
     /// # Errors
     ///
@@ -188,15 +188,17 @@ impl Rdma {
     }
 
     /// Returns to Init from any state. The connection ends, and the peer's state turns to Error.
-    /// Jobs in flight and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), for
-    /// [`Reason::Reset`](crate::error::Reason::Reset); messages that were not taken are dropped. So
-    /// is a message for a dropped receive that a later receive has taken over, if the later one was
-    /// not polled since. Messages that come before `reset` returns count as messages of the old
-    /// connection. Blobs that were exported become invalid: export and connect anew. `reset` does
-    /// not wait; memory of jobs in flight is released as the jobs are collected.
+    /// Jobs in flight and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed),
+    /// whose cause is [`Reason::Reset`](crate::error::Reason::Reset). Messages that no receive has
+    /// returned are dropped. This includes a message for a dropped receive that a later receive has
+    /// taken over, if the later receive was not polled since. Messages that come before `reset`
+    /// returns count as messages of the old connection. Blobs that were exported become invalid:
+    /// export and connect anew. `reset` does not wait; memory of jobs in flight is released as the
+    /// jobs are collected.
     ///
-    /// If an adapter does not release its jobs and receives, the state stays Error, and they end
-    /// with [`Reason::MemoryKept`](crate::error::Reason::MemoryKept): build another Rdma.
+    /// If an adapter does not release its jobs and receives, the state stays Error, and the jobs
+    /// and receives end with [`Reason::MemoryKept`](crate::error::Reason::MemoryKept): build
+    /// another Rdma.
     ///
     /// # Errors
     ///
@@ -213,16 +215,16 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// `InUse` while a clone, an Op or a stream holds the context. This handle is dropped all the
-    /// same; jobs in flight finish.
+    /// `InUse` if a clone, a pending operation or a stream still holds the context. The handle is
+    /// consumed either way; jobs in flight finish.
     #[doc(alias = "doca_ctx_workq_rm")]
     #[doc(alias = "doca_rdma_destroy")]
     pub fn detach(self) -> Result<()> {
         self.0.detach()
     }
 
-    /// Returns the counts of this Rdma so far. They are always kept; jobs and receives do no extra
-    /// work for them.
+    /// Returns the counts of this Rdma so far. They are always kept, at no cost for jobs and
+    /// receives.
     pub fn stats(&self) -> RdmaStats {
         let (port, mut stats) = (self.port(), RdmaStats::default());
         let receives = port.receives();
@@ -287,8 +289,8 @@ impl Rdma {
 
 /// Counts of an Rdma since it was attached, as [`Rdma::stats`] returns them.
 ///
-/// The numbers are exact only while nothing is in progress. Jobs are not counted here but by their
-/// [`WorkQ`](crate::WorkQ::stats).
+/// The numbers are exact only while nothing is in progress. Jobs are counted by the WorkQ
+/// ([`WorkQ::stats`](crate::WorkQ::stats)).
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Mmap, Rdma, WorkQ, rdma::RdmaStats};
@@ -321,7 +323,8 @@ pub struct RdmaStats {
     pub connects: u64,
     /// The number of times that the state turned to Error, counted as `connects` is.
     pub errors: u64,
-    /// The number of receives that were posted. A receive that takes over a dropped one posts none.
+    /// The number of receives that were posted. A receive that takes over a dropped receive is not
+    /// counted.
     pub receives_posted: u64,
     /// The number of receive entries in use: those of posted receives, and of messages that were
     /// not fetched yet.

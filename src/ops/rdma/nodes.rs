@@ -1,5 +1,5 @@
-//! The graph nodes of an Rdma: messages and one-sided operations. Receives are not jobs, and so
-//! have no nodes: see [`crate::ops::graph`].
+//! The graph nodes of an Rdma: messages and one-sided operations. Receives are not jobs:
+//! `graph/kinds/receive.rs` has their node.
 
 use super::{Rdma, RdmaRequest};
 use crate::device::Verb;
@@ -71,20 +71,22 @@ nodes! {
     /// `(source, remote)`. Its result is the number of bytes.
     fn rdma_write -> WriteNode, WriteData { Local => Remote }
 
-    /// Returns a node that writes and sends an immediate, as [`Rdma::write_imm`] does. The node is
-    /// set to `(source, remote, immediate)`. Its result is the number of bytes.
+    /// Returns a node that writes to the peer's memory and sends an immediate, as
+    /// [`Rdma::write_imm`] does. The node is set to `(source, remote, immediate)`. Its result is
+    /// the number of bytes.
     fn rdma_write_imm -> WriteImmNode, WriteImmData { Local => Remote }
 
     /// Returns a node that reads the peer's memory, as [`Rdma::read`] does. The node is set to
     /// `(remote, destination)`. Its result is the number of bytes.
     fn rdma_read -> ReadNode, ReadData { Remote => RecvBuf }
 
-    /// Returns a node that compares and swaps, as [`Rdma::compare_swap`] does. The node is set to
-    /// `(remote, compare, swap)`. Its result is the previous value.
+    /// Returns a node that compares and swaps 8 bytes of the peer's memory, as
+    /// [`Rdma::compare_swap`] does. The node is set to `(remote, compare, swap)`. Its result is the
+    /// previous value.
     fn rdma_compare_swap -> CompareSwapNode, CompareSwapData { Remote => () }
 
-    /// Returns a node that adds, as [`Rdma::fetch_add`] does. The node is set to `(remote, add)`.
-    /// Its result is the previous value.
+    /// Returns a node that adds to 8 bytes of the peer's memory, as [`Rdma::fetch_add`] does. The
+    /// node is set to `(remote, add)`. Its result is the previous value.
     fn rdma_fetch_add -> FetchAddNode, FetchAddData { Remote => () }
 }
 

@@ -22,41 +22,43 @@ macro_rules! operations {
     )*};
 }
 
-/// Messages and one-sided operations. Nothing happens before the first poll; Jobs begin in the
+/// Messages and one-sided operations. Nothing happens before the first poll; jobs begin in the
 /// order in which they are submitted.
 ///
-/// Operations of one connection are submitted in the order in which they are polled first, whatever
-/// is left of the task's cooperative budget, and also if they wait for a Slot of the WorkQ.
-/// Receives are posted in the same way. `join!`, `buffered` and `FuturesUnordered` poll their
-/// futures first in the order in which they were added.
+/// Operations of one connection are submitted in the order in which they are first polled, even if
+/// the task's cooperative budget is spent, or if they wait for a slot of the WorkQ. Receives are
+/// posted in the same way. `join!`, `buffered` and `FuturesUnordered` poll their futures first in
+/// the order in which they were added.
 ///
 /// There is one exception. If an operation waits in line, has been notified that it may continue,
 /// and is still not polled when a later operation has been polled twice since, the later operation
-/// may be submitted first. (The waiting task has usually been woken by then. While another thread
-/// is waking it, it may not have been.) Operations that are passed keep their order among each
-/// other. To rule this out, poll all of them, or await each before you begin the next. An operation
-/// that is [started](crate::Op::start) is refused with `Again` before it passes such operations.
-/// The nodes of a graph have only the order of its dependencies.
+/// may be submitted first. (By then the waiting task has usually been woken, unless another thread
+/// is just about to wake it.) Operations that are passed keep their order among each other. To rule
+/// the exception out, poll all operations, or await each before you begin the next. An operation
+/// that is [started](crate::Op::start) never passes such operations: it is refused with `Again`.
+/// The nodes of a graph have only the order that its edges define.
 impl Rdma {
     operations! {
-        /// Sends the data of `src` as a message, and returns the number of bytes. Without data, or
-        /// with `()`, the message is empty. The message completes a receive of the peer, which must
-        /// be posted, and have enough tailroom.
+        /// Sends the data of `src` as a message, and returns the number of bytes. If `src` has no
+        /// data, or is `()`, the message is empty. The message completes a receive that the peer
+        /// has posted, with enough tailroom for it.
         ///
         /// Messages of one connection arrive in the order in which their futures are polled first,
-        /// with one exception. A send that waits for a Slot and has been notified may be passed by
-        /// a later operation, if that is polled twice before the send is polled again.
+        /// with one exception. A send that waits for a slot and has been notified may be passed by
+        /// a later operation, if the later operation is polled twice before the send is polled
+        /// again.
         ///
         /// # Errors
         ///
         /// If the send is refused, the state does not change: `InvalidValue` if `src` belongs to
         /// another device, or has more bytes or longer lists than the device takes
-        /// ([`Rdma::caps`]); `InUse` if a job or a guard writes `src`; `NotConnected`; `Shutdown`;
-        /// `BadState` without a runtime in event mode.
+        /// ([`Rdma::caps`]); `InUse` if a job or a guard writes `src`; `NotConnected` in the state
+        /// Init; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event mode.
         ///
-        /// If the send fails, the state becomes Error: `TimedOut` if the peer has no receive posted
-        /// for the time of [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout); `InvalidValue`
-        /// if the message is longer than the receive; the cause if the peer has ended.
+        /// If the send fails, the state becomes Error: `TimedOut` if the peer posts no receive
+        /// within the [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout); `InvalidValue` if the
+        /// message is longer than the receive; if the peer has ended, an error for which
+        /// [`is_disconnect`](crate::error::JobError::is_disconnect) returns true.
         ///
         /// In the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed), with the kind of
         /// the first cause.
@@ -90,19 +92,20 @@ impl Rdma {
         /// Writes the data of `src` to the start of `remote`, and returns the number of bytes. The
         /// peer is not notified.
         ///
-        /// Without data, or with `()` for both, the write moves nothing, and checks whether the
-        /// peer is there. Once the peer has reset or dropped its Rdma, or its process has ended,
-        /// the first such write fails, after all messages that the peer had sent.
+        /// If `src` has no data, or both operands are `()`, the write moves nothing, and only
+        /// checks whether the peer is there. Once the peer has reset or dropped its Rdma, or its
+        /// process has ended, the first such write fails, after all messages that the peer had
+        /// sent.
         ///
         /// # Errors
         ///
         /// If the write is refused, the state does not change: as [`Rdma::send`]; `InvalidValue` if
         /// `remote` is shorter than the data; `NotPermitted` if its exporter does not let peers
-        /// write; `NotSupported` if it was exported to the DPU; the error that was found if its
-        /// exporter has gone.
+        /// write; `NotSupported` if it was exported to the DPU; `ConnectionReset` if its exporter
+        /// is known to have gone.
         ///
         /// If the write fails, the state of both sides becomes Error: `NotPermitted` if the peer's
-        /// context lacks the permission; the cause if the peer has ended.
+        /// Rdma does not permit writes; if the peer has ended, as [`Rdma::send`].
         ///
         /// # Cancel safety
         ///
@@ -131,8 +134,8 @@ impl Rdma {
 
         /// Reads `remote` into the tailroom of `dst`, whose data grows, and returns the number of
         /// bytes: the length of the shorter of the two. The peer is not notified. If that length is
-        /// 0, or with `()` for both, the read checks whether the peer is there, as [`Rdma::write`]
-        /// does.
+        /// 0, or both operands are `()`, the read only checks whether the peer is there, as
+        /// [`Rdma::write`] does.
         ///
         /// # Errors
         ///
@@ -159,10 +162,10 @@ impl Rdma {
         /// shorter than 8 bytes, or its address is not a multiple of 8; `NotPermitted` if its
         /// exporter does not let peers do atomics; `NotSupported` if the device has no atomics;
         /// `BadState` if a job of the WorkQ ended with
-        /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept), since its answer may still
-        /// come; as [`Rdma::write`].
+        /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept), since that job's answer may
+        /// still come; otherwise as [`Rdma::write`].
         ///
-        /// If the operation fails: as [`Rdma::write`].
+        /// If the operation fails, the error is as for [`Rdma::write`].
         ///
         /// # Cancel safety
         ///
@@ -173,8 +176,8 @@ impl Rdma {
         #[doc(alias = "doca_rdma_task_atomic_cmp_swp_allocate_init")]
         fn compare_swap [R: MaybeRemote] (remote: R, compare: u64, swap: u64) -> [R, (), u64] { Verb::CompareSwap { compare, swap }, remote, () }
 
-        /// Adds `add` to the first 8 bytes of `remote`, wrapping, and returns their previous value.
-        /// Atomic as [`Rdma::compare_swap`] is.
+        /// Adds `add` to the number in the first 8 bytes of `remote`, wrapping around, and returns
+        /// their previous value. The addition is atomic as [`Rdma::compare_swap`] is.
         ///
         /// # Errors
         ///
@@ -190,9 +193,9 @@ impl Rdma {
         fn fetch_add [R: MaybeRemote] (remote: R, add: u64) -> [R, (), u64] { Verb::FetchAdd(add), remote, () }
     }
 
-    /// Receives a message into the tailroom of `dst`, whose data grows. With `()` as `dst` it
-    /// receives a message that needs no tailroom: an empty one, or a write with an immediate. The
-    /// receive is posted at the first poll, in the states Init and Connected.
+    /// Receives a message into the tailroom of `dst`, whose data grows. If `dst` is `()`, the
+    /// receive is for a message that needs no tailroom: an empty one, or a write with an immediate.
+    /// The receive is posted at the first poll, in the states Init and Connected.
     ///
     /// Receives that wait at once get their messages in the order in which they were polled first.
     /// If all entries ([`RdmaBuilder::recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size))
@@ -204,21 +207,22 @@ impl Rdma {
     ///
     /// `InvalidValue` if `dst` has no tailroom, belongs to another device, or is a longer list than
     /// [`recv_chain_len`](crate::rdma::RdmaBuilder::recv_chain_len); `InUse` if a job or a guard
-    /// has `dst`; `Shutdown`, also while the receive waits, which then stays posted; `BadState`
-    /// without a runtime in event mode.
+    /// uses `dst`; `Shutdown` if the WorkQ is shut down, also while the receive waits (it then
+    /// stays posted); `BadState` without a runtime in event mode.
     ///
-    /// If the receive fails, the state becomes Error: `InvalidValue` if a message is longer than
-    /// the tailroom. In the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed).
+    /// If the receive fails, the state becomes Error. The kind is `InvalidValue` if a message is
+    /// longer than the tailroom. In the state Error:
+    /// [`Reason::Flushed`](crate::error::Reason::Flushed).
     ///
     /// # Cancel safety
     ///
     /// No message is lost by a drop. A receive that is dropped stays posted, and keeps its memory
     /// leased. The next receive that begins takes it over instead of posting another, and gets its
-    /// message. The message is copied if the new receive has another destination. If that has too
-    /// little tailroom ([`Reason::ReceiveTooSmall`](crate::error::Reason::ReceiveTooSmall)), or is
-    /// in use, the message stays for the receive after it. The tailroom of the posted receive
-    /// limits what the peer may send: a message that is longer than the tailroom of the dropped
-    /// receive is an error, even if the new receive has more.
+    /// message. The message is copied if the new receive has another destination. If that
+    /// destination has too little tailroom
+    /// ([`Reason::ReceiveTooSmall`](crate::error::Reason::ReceiveTooSmall)), or is in use, the
+    /// message stays for the receive after that. The tailroom of the dropped receive limits what
+    /// the peer may send: a longer message is an error, even if the new receive has more tailroom.
     ///
     /// A future that is forgotten (`mem::forget`) keeps its entry and its memory, and the message
     /// that arrives for it is lost: the crate cannot distinguish it from a future that will be
@@ -234,15 +238,15 @@ impl Rdma {
     }
 
     /// Returns a stream of messages in Bufs of a pool. The stream keeps up to `receives` receives
-    /// posted, 1 to [`recv_queue_size`](Rdma::recv_queue_size). The first poll posts them. Later
-    /// polls replace the receives that were used, once a quarter of all or 16 were used, or if no
-    /// message waits. While the pool is empty, or other receives use the entries, the stream posts
-    /// fewer, and posts the missing ones in later polls.
+    /// posted; this number is 1 to [`recv_queue_size`](Rdma::recv_queue_size). The first poll posts
+    /// them. Later polls replace the receives that were used, once a quarter of them (at most 32)
+    /// were used, or if no message waits. While the pool is empty, or other receives use the
+    /// entries, the stream posts fewer receives, and posts the missing ones in later polls.
     ///
-    /// The stream yields the first error, and then ends. An error that the WorkQ cannot be awaited
-    /// where the stream was polled does not end it. When the stream has ended, its posted receives
-    /// are treated like those of a dropped stream. If the connection ends while the pool is empty
-    /// and nothing is posted, the stream yields that error too.
+    /// The stream yields the first error, and then ends. One error does not end it: that the WorkQ
+    /// cannot be awaited where the stream was polled, such as outside of a runtime. When the stream
+    /// has ended, its posted receives are treated like those of a dropped stream. If the connection
+    /// ends while the pool is empty and nothing is posted, the stream yields that error too.
     ///
     /// # Errors
     ///
@@ -264,14 +268,14 @@ impl Rdma {
     /// The stream yields the first error, and then ends. It also ends with a reset. If the peer has
     /// left, the stream yields the peer's messages before the error, and the [`state`](Rdma::state)
     /// stays Connected until all of them were taken. An operation of this side that fails
-    /// meanwhile, for instance because the peer has left, drops these messages. With
-    /// [`Mode::Hybrid`](crate::Mode::Hybrid) the stream waits by event.
+    /// meanwhile, for instance because the peer has left, drops these messages. In
+    /// [`Mode::Hybrid`](crate::Mode::Hybrid) the stream does not poll before it sleeps.
     ///
     /// # Errors
     ///
     /// [`Reason::NoRecvPool`](crate::error::Reason::NoRecvPool) if the Rdma was built without a
-    /// pool; `Shutdown`; `BadState` without a runtime in event mode. In the state Error:
-    /// [`Reason::Flushed`](crate::error::Reason::Flushed).
+    /// pool; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event mode. In
+    /// the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed).
     ///
     /// # Cancel safety
     ///
@@ -282,15 +286,18 @@ impl Rdma {
 
     /// Returns a sink that sends messages in batches: [`feed`](futures::SinkExt::feed) takes a
     /// message, and [`flush`](futures::SinkExt::flush) submits what was fed and waits until all of
-    /// it was sent. The endpoint is locked and the peer notified once for each batch, not for each
-    /// message. So feed all answers to a burst of requests, and flush once.
+    /// it was sent. The Rdma's endpoint is locked, and the peer notified, once for each batch
+    /// instead of once for each message. So feed all answers to a burst of requests, and flush
+    /// once.
     ///
-    /// A fed message is leased at once. It is submitted with the flush, or with the 16th message of
-    /// a batch. Up to `depth` messages are fed or on their way: `depth` is at least 1, and at most
-    /// [`WorkQ::depth`](crate::WorkQ::depth), the number of Slots. `feed` waits while there are
-    /// `depth` messages. Messages of the sink arrive in the order in which they were fed. In the
-    /// order of all operations of the Rdma ([`Rdma::send`]), a message counts as polled first when
-    /// a poll of the sink submits it.
+    /// A message is leased when it is fed. A flush submits the fed messages. So does a `feed` that
+    /// finds 32 of them (16 if the device finishes sends inline and no other Rdma or sync event
+    /// uses the WorkQ), or that finds `depth` messages fed or on their way. In the latter case it
+    /// waits until there are fewer. `depth` is at least 1, and at most
+    /// [`WorkQ::depth`](crate::WorkQ::depth), the number of slots; other values are brought into
+    /// this range. Messages of the sink arrive in the order in which they were fed. In the order of
+    /// all operations of the Rdma ([`Rdma::send`]), a message counts as polled first when a poll of
+    /// the sink submits it.
     ///
     /// [`send_all`](futures::SinkExt::send_all) feeds a stream of messages, and flushes at its end.
     ///
@@ -317,19 +324,19 @@ impl Rdma {
     ///
     /// # Panics
     ///
-    /// `start_send` panics if it is called without `poll_ready` when 16 messages are fed.
+    /// `start_send` panics if it is called without `poll_ready` when 32 messages are fed.
     ///
     /// # Cancel safety
     ///
-    /// Dropping a future of `feed` drops its message, if that was not fed yet. Dropping a future of
-    /// `flush` loses nothing, and a later `flush` continues. If the sink is dropped, submitted
-    /// messages continue as a dropped [`Rdma::send`] does. Messages that were only fed are not
-    /// sent. Neither are messages that wait in line for a Slot of the WorkQ, which hold no lease
-    /// meanwhile.
+    /// Dropping a future of `feed` drops its message, if the message was not fed yet. Dropping a
+    /// future of `flush` loses nothing, and a later `flush` continues. If the sink is dropped,
+    /// submitted messages continue as a dropped [`Rdma::send`] does. Messages that were only fed
+    /// are not sent. Neither are messages that wait in line for a slot of the WorkQ, which hold no
+    /// lease meanwhile.
     ///
     /// A sink that is not polled submits nothing, and holds its fed messages: flush before you wait
     /// for a Buf of a pool that the sink may have emptied. A submitted message needs no poll: once
-    /// it was sent, its Slot and its source are free again.
+    /// it was sent, its slot and its source are free again.
     #[doc(alias = "ibv_post_send")]
     pub fn send_sink<S: MaybeSource>(&self, depth: usize) -> SendSink<S> {
         let most = self.workq().depth() as usize;

@@ -11,25 +11,26 @@ const CREDITS: u32 = 16;
 /// [`RdmaBuilder::recv_pool`](super::RdmaBuilder::recv_pool) sets the pool of an Rdma, and
 /// [`Rdma::messages`](crate::Rdma::messages) returns the stream of its messages. A connection has a
 /// Buf only while the application handles one of its messages, so that thousands of idle
-/// connections need a few Bufs.
+/// connections need only a few Bufs.
 ///
-/// **Credits.** Each connection lends its peer the same number of credits, independently of other
-/// connections. A message of the peer uses a credit. The message waits outside of the pool until
-/// the stream takes it; the credit is then lent again. So if a stream is not polled, its peer stops
-/// once it has used all credits, or after 512 KiB on the software device. The peer's next send
-/// waits, and fails after its [`rnr_timeout`](super::RdmaBuilder::rnr_timeout) with
+/// **Credits.** Each connection lends its peer the same number of [`credits`](RecvPool::credits),
+/// independently of other connections. Each message of the peer uses one credit. The message waits
+/// outside of the pool until the stream takes it; then the connection lends the credit again. So if
+/// a stream is not polled, its peer must stop once it has used all credits or, on the software
+/// device, has sent 512 KiB. The peer's next send waits, and fails after its
+/// [`rnr_timeout`](super::RdmaBuilder::rnr_timeout) with
 /// [`Reason::NoReceive`](crate::error::Reason::NoReceive). The peers of other connections continue.
 ///
 /// On an adapter the receives of all connections of a WorkQ are one shared receive queue, whose
-/// size is the sum of their credits. A peer may have more messages waiting than its credits while
-/// other peers do not use theirs. If no receive is left, and this peer's messages are not taken for
-/// a quarter of the connection's `rnr_timeout`, its connection fails with
+/// size is the sum of their credits. While other peers do not use all their credits, a peer may
+/// have more messages waiting than it has credits. If no receive is left, and this peer's messages
+/// are not taken for a quarter of the connection's `rnr_timeout`, its connection fails with
 /// [`Reason::CreditsExceeded`](crate::error::Reason::CreditsExceeded).
 ///
 /// **Fairness.** A stream that has a message and finds the pool empty waits in line for a Buf,
-/// together with the callers of [`BufPool::alloc`], and takes one message at its turn. Meanwhile
-/// the stream also notices the end of its connection. A message without data needs a Buf only while
-/// it is taken.
+/// together with the callers of [`BufPool::alloc`], and takes one message at its turn. While it
+/// waits, the stream also notices the end of its connection. A message without data needs a Buf
+/// only while it is taken.
 ///
 /// ```
 /// use futures::TryStreamExt;

@@ -119,6 +119,6 @@ where
     }
 }
 
-/// The operation of an [`Rdma`], of any kind except `recv`. Its output is the number of bytes that
-/// were moved or, for an atomic, the previous value.
+/// An operation of an [`Rdma`] of any kind but `recv`. Its output is the number of bytes that were
+/// moved or, for an atomic, the previous value of the peer's 8 bytes.
 pub type RdmaOp<C, S, D, A = usize> = Op<RdmaRequest<C, S, D, A>>;

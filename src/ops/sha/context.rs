@@ -9,14 +9,15 @@ use crate::ops::context::{Context, Kind, contexts};
 use crate::ops::operation::Op;
 use crate::reactor::WorkQ;
 
-/// A SHA context: hashes memory by a device (`doca_sha`).
+/// A SHA context: a device hashes memory (`doca_sha`).
 ///
-/// A context is attached to one [`WorkQ`]; clones are the same attachment. A message in one piece,
-/// or in one chain, is hashed by one job ([`Sha::hash`]). A message that comes in parts is hashed
-/// by a session ([`Sha::session`]).
+/// A context is attached to one [`WorkQ`]; clones share its attachment. A message in one piece, or
+/// in one chain, is hashed by one job ([`Sha::hash`]). A message that comes in parts is hashed by a
+/// session ([`Sha::session`]).
 ///
-/// Small inputs are hashed inside the poll, larger ones by the device, off the task's thread. On a
-/// software device the limit is an eighth of its inline limit, 8 KiB.
+/// Small inputs are hashed while the operation is polled; larger ones by the device, off the task's
+/// thread. On a software device, an input is small up to an eighth of the
+/// [`inline_limit`](crate::soft::SoftBuilder::inline_limit): 8 KiB by default.
 ///
 /// ```
 /// # use tokio_doca::{sha::{Algorithm, Sha}, BufPool, Device, Mmap, WorkQ};
@@ -76,7 +77,7 @@ impl Sha {
         Sha::builder(self.device()).attach(workq)
     }
 
-    /// Detaches from the WorkQ. This handle must be the last one of its attachment.
+    /// Detaches the context from its WorkQ. This handle must be the last one of its attachment.
     ///
     /// # Errors
     ///
@@ -97,15 +98,16 @@ impl Sha {
     /// # Errors
     ///
     /// A hash that is refused has no effect: `InvalidValue` if the tailroom is shorter than a
-    /// digest ([`Algorithm::digest_len`]) or lies in more than one Buf of a destination chain, if
-    /// the two sides share memory or are not registered with the device, or if the source has more
-    /// bytes or a longer list than the device takes ([`Sha::caps`]); `NotSupported` if the device
-    /// does not compute this hash; `NotPermitted` if the destination is read-only; `InUse` if a job
-    /// or a guard uses either side; `Shutdown`; `BadState` without a runtime in event mode.
+    /// digest ([`Algorithm::digest_len`]), if the space for the digest lies in more than one Buf of
+    /// a destination chain, if the two sides share memory or are not registered with the device, or
+    /// if the source has more bytes or a longer list than the device takes ([`Sha::caps`]);
+    /// `NotSupported` if the device does not compute this hash; `NotPermitted` if the destination
+    /// is read-only; `InUse` if a job or a guard uses either side; `Shutdown` if the WorkQ was shut
+    /// down; `BadState` without a runtime in event mode.
     ///
     /// A hash that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven hash in flight
-    /// is polled without a runtime; the hash continues.
+    /// is polled without a runtime. In that case the hash continues.
     ///
     /// # Cancel safety
     ///
@@ -175,9 +177,9 @@ impl ShaBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device does not hash, or its hashes cannot signal an event-driven
-    /// WorkQ; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was
-    /// shut down; `Full` beyond 8 devices on a WorkQ.
+    /// `NotSupported` if the device cannot hash, or cannot signal an event-driven WorkQ for hashes;
+    /// `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if the WorkQ was
+    /// shut down; `Full` if the WorkQ already has 8 devices.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Sha> {

@@ -6,8 +6,8 @@ use crate::mem::{AnyDestination, AnySource};
 use crate::ops::graph::{Action, Attach, GraphBuilder, Node, Operands};
 use crate::reactor::Attachment;
 
-/// The kind of a node that hashes: [`GraphBuilder::sha`]. It is set to a source, and a destination
-/// for the digest.
+/// The kind of a node that hashes ([`GraphBuilder::sha`]). Such a node is set to a source, and a
+/// destination for the digest: `(source, destination)`.
 ///
 /// ```
 /// use tokio_doca::graph::{Graph, HashNode, Node};
@@ -56,8 +56,8 @@ impl Action for HashNode {
 }
 
 impl GraphBuilder {
-    /// Returns a node that hashes, as [`Sha::hash`] does. Its result is the length of the digest in
-    /// bytes.
+    /// Returns a node that hashes, as [`Sha::hash`] does. The node is set to a source and a
+    /// destination: `(source, destination)`. Its result is the length of the digest in bytes.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn sha(&mut self, sha: &Sha, algorithm: Algorithm) -> Node<HashNode> {
         self.context((sha.clone(), algorithm))

@@ -111,7 +111,8 @@ where
 }
 
 /// The type of the operations of a [`Sha`] and of a [`ShaSession`](super::ShaSession). Its output
-/// is the length of the digest, or the number of hashed bytes for a part that is not the last one.
+/// is the length of the digest, or, for a part that is not the last one, the number of hashed
+/// bytes.
 pub type ShaOp<C, S, D> = Op<ShaRequest<C, S, D>>;
 
 #[cfg(all(test, not(tokio_doca_loom)))]

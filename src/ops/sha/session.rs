@@ -10,13 +10,14 @@ use crate::error::{JobError, Reason, Result};
 use crate::mem::{Destination, MaybeSource, Session, Source};
 use crate::ops::operation::Op;
 
-/// A session that hashes a message in parts, one job per part: `doca_sha`'s partial session.
+/// A session that hashes a message in parts, with one job for each part
+/// (`doca_sha_partial_session`).
 ///
 /// The parts are hashed one after the other: while one part is in flight, the next fails with
 /// `InUse`. The lengths of all parts but the last are multiples of [`Algorithm::block_len`]. The
-/// last part is passed to [`finish`](ShaSession::finish), with the destination of the digest; then
-/// the session begins a new message. A part that fails or is refused was not hashed, and leaves the
-/// session as it was.
+/// last part is passed to [`finish`](ShaSession::finish), with the destination of the digest.
+/// Afterwards the session begins a new message. A part that fails or is refused was not hashed, and
+/// leaves the session as it was.
 ///
 /// ```
 /// # use tokio_doca::{sha::{Algorithm, Sha}, BufPool, Device, Mmap, WorkQ};
@@ -39,9 +40,9 @@ use crate::ops::operation::Op;
 ///
 /// # Cancel safety
 ///
-/// The operation of a part can be dropped at any time. A part in flight continues, keeps its source
-/// and the session leased (`InUse`) until it has completed, and *is hashed* then. If you do not
-/// know whether the part was hashed, begin the message again ([`reset`](ShaSession::reset)).
+/// The operation of a part can be dropped at any time. A part in flight continues, and *is hashed*.
+/// Until it has completed, its source and the session stay leased (`InUse`). If you do not know
+/// whether the part was hashed, begin the message again ([`reset`](ShaSession::reset)).
 #[doc(alias = "doca_sha_partial_session")]
 #[doc(alias = "doca_sha_task_partial_hash")]
 pub struct ShaSession {
@@ -71,7 +72,7 @@ impl ShaSession {
     /// # Errors
     ///
     /// `InvalidValue` if the length of the data is not a multiple of [`Algorithm::block_len`];
-    /// `InUse` if a job in flight uses the session; else as [`Sha::hash`].
+    /// `InUse` if a job in flight uses the session; otherwise as [`Sha::hash`].
     ///
     /// # Cancel safety
     ///
@@ -85,13 +86,13 @@ impl ShaSession {
         Op::new(self.part(&self.sha, src, ()))
     }
 
-    /// Hashes the last part, or nothing more if the source is `()`, and appends the digest of the
-    /// message to `dst`. Returns the length of the digest in bytes. The session begins a new
-    /// message then.
+    /// Hashes the last part, and appends the digest of the message to `dst`. If `src` is `()`, the
+    /// message has no further part. Returns the length of the digest in bytes. Afterwards the
+    /// session begins a new message.
     ///
     /// # Errors
     ///
-    /// `InUse` if a job in flight has the session; else as [`Sha::hash`].
+    /// `InUse` if a job in flight uses the session; otherwise as [`Sha::hash`].
     ///
     /// # Cancel safety
     ///
@@ -106,7 +107,7 @@ impl ShaSession {
     ///
     /// # Errors
     ///
-    /// `InUse` if a job in flight has the session.
+    /// `InUse` if a job in flight uses the session.
     pub fn copy(&self) -> Result<ShaSession, JobError> {
         let copy = ShaSession::new(self.sha.clone(), self.algorithm());
         copy.copy_from(self)?;
@@ -135,7 +136,7 @@ impl ShaSession {
     ///
     /// # Errors
     ///
-    /// `InUse` if a job in flight has the session.
+    /// `InUse` if a job in flight uses the session.
     pub fn reset(&self) -> Result<(), JobError> {
         self.state.lease()?.set(Hasher::new(self.algorithm()));
         Ok(())

@@ -47,8 +47,8 @@ impl BlockingSyncEvent {
     ///
     /// # Errors
     ///
-    /// `ConnectionReset` if the event was imported, and its owner has stopped or dropped it, or has
-    /// ended; `BadState` if the event was stopped on this side.
+    /// `ConnectionReset` if the event was imported, and its owner has stopped or dropped it, or the
+    /// owner's process has ended; `BadState` if the event was stopped on this side.
     #[doc(alias = "doca_sync_event_get")]
     #[inline]
     pub fn get(&self) -> Result<u64, JobError> {
@@ -79,12 +79,12 @@ impl BlockingSyncEvent {
     }
 
     /// Waits until the bits of the value that are in `mask` (`u64::MAX` for all bits) are greater
-    /// than `threshold`, and returns such a value. The thread polls the value all the time. Any
+    /// than `threshold`, and returns such a value. The thread polls the value without a pause. Any
     /// threshold and any mask are accepted.
     ///
     /// # Errors
     ///
-    /// As [`BlockingSyncEvent::get`], also during the wait. `ConnectionReset` also if the process
+    /// As [`BlockingSyncEvent::get`], also during the wait; `ConnectionReset` also if the process
     /// that had imported the event has ended, and no other process has imported it since.
     #[doc(alias = "doca_sync_event_wait_gt")]
     #[inline]

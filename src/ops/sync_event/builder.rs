@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Mmap;
 use crate::reactor::WorkQ;
 
-/// The side at which a sync event is set or waited for. This is a hint: either side may do both.
+/// The side that sets a sync event, or waits for it. This is a hint: either side may do both.
 ///
 /// ```
 /// use tokio_doca::sync_event::{Location, SyncEvent};
@@ -37,13 +37,13 @@ pub enum Location<'a> {
     #[doc(alias = "doca_sync_event_add_publisher_location_remote_pci")]
     #[doc(alias = "doca_sync_event_add_subscriber_location_remote_pci")]
     Dpu,
-    /// The DPU's data path accelerator: `NotSupported`.
+    /// The DPU's data path accelerator. Such events cannot be built: `NotSupported`.
     #[doc(alias = "doca_sync_event_publisher_add_location_dpa")]
     #[doc(alias = "doca_sync_event_subscriber_add_location_dpa")]
     #[doc(alias = "doca_sync_event_add_publisher_location_dpa")]
     #[doc(alias = "doca_sync_event_add_subscriber_location_dpa")]
     Dpa,
-    /// A graphics processor: `NotSupported`.
+    /// A graphics processor. Such events cannot be built: `NotSupported`.
     #[doc(alias = "doca_sync_event_publisher_add_location_gpu")]
     #[doc(alias = "doca_sync_event_subscriber_add_location_gpu")]
     #[doc(alias = "doca_sync_event_add_publisher_location_gpu")]
@@ -102,13 +102,13 @@ impl<'a> SyncEventBuilder<'a> {
         }
     }
 
-    /// Names a side that sets the event. There must be exactly one.
+    /// Names the side that sets the event. There must be exactly one.
     pub fn publisher(mut self, location: Location<'a>) -> Self {
         self.publishers = (self.publishers.0 + 1, Some(location));
         self
     }
 
-    /// Names a side that waits for the event. There must be exactly one.
+    /// Names the side that waits for the event. There must be exactly one.
     pub fn subscriber(mut self, location: Location<'a>) -> Self {
         self.subscribers = (self.subscribers.0 + 1, Some(location));
         self
@@ -116,7 +116,8 @@ impl<'a> SyncEventBuilder<'a> {
 
     /// Puts the counter into the 8 bytes of `mmap` from `offset` on, instead of into memory of the
     /// device. `offset` must be a multiple of 8. This is for an event between the CPU and the DPU.
-    /// The counter begins with the value of these bytes, which are in use until the event is gone.
+    /// The counter begins with the value of these bytes, which are in use as long as the event
+    /// exists.
     ///
     /// An importer of the event gets the memory of the Mmap as a whole, to read and to write.
     #[doc(alias = "doca_sync_event_set_addr")]
@@ -126,10 +127,10 @@ impl<'a> SyncEventBuilder<'a> {
     }
 
     /// Sets the number of entries for waits on the device. Defaults to 64. Each entry takes about
-    /// 80 bytes. When all entries are taken, a further wait queues for one, and meanwhile wakes up
-    /// to 120 times a second to read the counter, so that it may see a value 8.4 ms late. It wakes
-    /// more often while others in the queue have just begun to wait. A [`BlockingSyncEvent`]
-    /// ignores this setting.
+    /// 80 bytes of memory. When all entries are taken, a further wait queues for one, and meanwhile
+    /// wakes up to 120 times a second to read the counter, so that it may see a value up to 8.4 ms
+    /// late. It wakes more often while others in the queue have just begun to wait. A
+    /// [`BlockingSyncEvent`] ignores this setting.
     pub fn waits(mut self, waits: u32) -> Self {
         self.waits = waits;
         self
@@ -148,7 +149,7 @@ impl<'a> SyncEventBuilder<'a> {
     ///   device has no sync events or cannot signal an event-driven WorkQ.
     /// - `NotPermitted` for backing memory without `DPU_READ_WRITE`; `InUse` if a pool or an array
     ///   uses the backing memory; `BadState` if its Mmap is stopped, or the WorkQ was shut down.
-    /// - `Full` beyond 8 devices on a WorkQ, or 4,094 Rdmas and sync events; `NoMemory` or
+    /// - `Full` if the WorkQ already has 8 devices, or 4,094 Rdmas and sync events; `NoMemory` or
     ///   `OperatingSystem` if the system refuses memory or a descriptor.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]

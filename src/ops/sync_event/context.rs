@@ -13,11 +13,12 @@ use crate::sync::log;
 const BLOB: usize = 1024;
 
 /// A sync event on a WorkQ: a 64-bit counter that the host and the DPU change, read and wait for
-/// (Core guide 3.4.6; `doca_sync_event` as a context). Clones are the same event.
+/// (DOCA Core guide 3.4.6; `doca_sync_event` as a context). Clones are the same event.
 ///
 /// One side builds and exports the event, and the other side imports it. Either side may change,
-/// read and wait for the counter, whatever locations were named. The counter begins at 0, or with
-/// what its [`backing`](SyncEventBuilder::backing) memory holds.
+/// read and wait for the counter, whatever the builder's [`Location`](crate::sync_event::Location)s
+/// are. The counter begins at 0, or with what its [`backing`](SyncEventBuilder::backing) memory
+/// holds.
 ///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
@@ -68,7 +69,7 @@ const BLOB: usize = 1024;
 /// event and export another one.
 ///
 /// A child of `fork` does not inherit the counter, nor the memory of an [`Mmap`](crate::Mmap). It
-/// must not use the event (it dies of SIGSEGV if it does), but may make events of its own once it
+/// must not use the event (it dies of SIGSEGV if it does), but may build events of its own once it
 /// has called `exec`.
 #[derive(Clone)]
 #[doc(alias = "doca_sync_event")]
@@ -139,17 +140,17 @@ impl SyncEvent {
     }
 
     /// Returns the blob by which the other side imports the event: at most 1,024 bytes, the same
-    /// each time. The application sends the blob to the DPU. Keep it secret: any process that has
-    /// the blob can import the event, one process at a time.
+    /// each time. The application must send the blob to the DPU. Keep it secret: any process that
+    /// has the blob can import the event, one process at a time.
     ///
     /// # Errors
     ///
     /// `NotSupported` if the device exports no events to the DPU
     /// ([`SyncEventCaps::export_dpu`](crate::device::SyncEventCaps::export_dpu)), or both locations
     /// are the CPU; `NotPermitted` if the event was itself imported; `InvalidValue` if `device` is
-    /// not the event's; `BadState` once the event was stopped; with backing memory the errors of
-    /// [`Mmap::export_dpu`](crate::Mmap::export_dpu); `NoMemory` or `OperatingSystem` if the system
-    /// refuses memory or a descriptor.
+    /// not the event's device; `BadState` once the event was stopped; with backing memory also the
+    /// errors of [`Mmap::export_dpu`](crate::Mmap::export_dpu); `NoMemory` or `OperatingSystem` if
+    /// the system refuses memory or a descriptor.
     #[doc(alias = "doca_sync_event_export_to_dpu")]
     #[doc(alias = "doca_sync_event_export_to_remote_pci")]
     pub fn export_dpu(&self, device: &Device) -> Result<Vec<u8>> {

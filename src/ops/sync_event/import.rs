@@ -33,15 +33,16 @@ impl SyncEvent {
     ///
     /// # Errors
     ///
-    /// - `InvalidValue` if `blob` is not a blob, is cut off or was changed, or is a blob of
-    ///   something else (the text names the call that takes it); `UnsupportedVersion` if it is of a
-    ///   newer version.
+    /// - `InvalidValue` if `blob` is not a blob, is cut off or was changed, or was exported by
+    ///   something other than a sync event (the text names the call that takes such a blob);
+    ///   `UnsupportedVersion` if it is of a newer version.
     /// - `NotSupported` if this device imports no events
     ///   ([`SyncEventCaps::import_dpu`](crate::device::SyncEventCaps::import_dpu)), or if the blob
-    ///   is from another port, another host, or another network namespace without a path.
+    ///   is from another port, another host, or a process in another network namespace that has not
+    ///   called [`set_socket_path`](crate::soft::set_socket_path).
     /// - `InUse` if the event has an importer; `ConnectionAborted` if it was stopped or dropped;
-    ///   `ConnectionReset` if its owner is gone; `NotPermitted` if the answer is not
-    ///   that of the owner; `TimedOut` if the owner does not answer in time.
+    ///   `ConnectionReset` if its owner has gone; `NotPermitted` if the answer does not come from
+    ///   the owner; `TimedOut` if the owner does not answer in time.
     /// - `NoMemory` or `OperatingSystem` if the system refuses memory, a descriptor or a thread.
     ///
     /// # Cancel safety
@@ -75,11 +76,11 @@ impl SyncEventImport {
         self
     }
 
-    /// Imports on this thread, and blocks meanwhile.
+    /// Imports the event on this thread, and blocks until the import ends.
     ///
     /// # Errors
     ///
-    /// As [`SyncEvent::from_export`]; `BadState` if the future was polled.
+    /// As [`SyncEvent::from_export`]; `BadState` if the future was polled before.
     pub fn wait(self) -> Result<ImportedSyncEvent> {
         if self.call.is_begun() {
             let text = "it was polled already: await it";
@@ -163,7 +164,7 @@ impl ImportedSyncEvent {
     /// # Errors
     ///
     /// As [`SyncEventBuilder::attach`](crate::sync_event::SyncEventBuilder::attach) for the waits,
-    /// the device and the WorkQ. The imported event is dropped then.
+    /// the device and the WorkQ. On an error the imported event is dropped.
     #[doc(alias = "doca_ctx_start")]
     pub fn attach(self, workq: &WorkQ) -> Result<SyncEvent> {
         let Self {
@@ -179,7 +180,7 @@ impl ImportedSyncEvent {
     ///
     /// # Errors
     ///
-    /// None today.
+    /// At present none.
     #[doc(alias = "doca_sync_event_start")]
     pub fn start(self) -> Result<BlockingSyncEvent> {
         Ok(BlockingSyncEvent::new(&self.device, self.event))

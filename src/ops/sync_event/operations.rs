@@ -20,8 +20,8 @@ macro_rules! operations {
     )*};
 }
 
-/// Jobs and waits. Nothing happens before the first poll; jobs are done in the order in which they
-/// are submitted.
+/// The jobs and waits of an event. Nothing happens before the first poll; jobs are done in the
+/// order in which they are submitted.
 ///
 /// Jobs of one event (`get`, `set`, `add`) are submitted in the order in which they are first
 /// polled, even if the task's cooperative budget is spent, or if they wait for a slot of the WorkQ.
@@ -39,7 +39,7 @@ impl SyncEvent {
         /// ([`Reason::EventPeerGone`](crate::error::Reason::EventPeerGone)); `BadState` if the
         /// event was stopped on this side
         /// ([`Reason::EventStopped`](crate::error::Reason::EventStopped)), or without a runtime in
-        /// event mode; `Shutdown`.
+        /// event mode; `Shutdown` if the WorkQ was shut down.
         ///
         /// # Cancel safety
         ///
@@ -84,25 +84,26 @@ impl SyncEvent {
     /// A wait may miss a value that the counter had for a moment.
     ///
     /// In [`Mode::BusyPoll`](crate::Mode::BusyPoll) each poll checks the value; otherwise the task
-    /// sleeps, in Hybrid mode after a while. If all entries for waits are in use
-    /// ([`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits)), the wait queues
-    /// for an entry. Meanwhile it reads the counter itself, so it does not depend on the waits
-    /// before it. But it may see a value up to 8.4 ms late, since its task pauses between reads as
-    /// described below.
+    /// sleeps (in Hybrid mode, after it has polled for a while). If all entries for waits are in
+    /// use ([`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits)), the wait
+    /// queues for an entry. Meanwhile it reads the counter itself, so it does not depend on the
+    /// waits before it. But it may see a value up to 8.4 ms late, since its task pauses between
+    /// reads as described below.
     ///
     /// On a device that cannot wait
     /// ([`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) is `None`), one job
-    /// after the other gets the value. While the mode is to spin, the jobs follow each other at
-    /// once. Otherwise the task pauses in between, for 0.13 ms at first and twice as long each
-    /// time, up to 8.4 ms, so that a value that stays is seen at most 8.4 ms late. A timer in the
-    /// event handle of the WorkQ wakes the task, so the runtime needs no timer.
+    /// after the other gets the value. In busy mode, and for a while in Hybrid mode, the jobs
+    /// follow each other at once. Otherwise the task pauses in between, for 0.13 ms at first and
+    /// twice as long each time, up to 8.4 ms, so that a value that stays is seen at most 8.4 ms
+    /// late. A timer in the event handle of the WorkQ wakes the task, so the runtime needs no
+    /// timer.
     ///
     /// # Errors
     ///
     /// - `InvalidValue` if the threshold is greater than
     ///   [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)
     ///   ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)), or if the value of the
-    ///   counter is, when the wait begins or later
+    ///   counter exceeds it when the wait begins or later
     ///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)).
     /// - The errors of [`SyncEvent::get`], also during the wait.
     /// - `ConnectionReset` if the process that had imported the event has ended, and no other

@@ -48,15 +48,15 @@ pub struct StreamStats {
     pub frames_received: u64,
     /// The number of `frames_received` that were not read to their end.
     pub frames_unread: u64,
-    /// The number of frames with data that this side may send now, as far as it knows: it learns of
-    /// new credits while it is polled. Always 0 over TCP.
+    /// The number of frames with data that this side may send now, as far as it knows: the stream
+    /// learns of new credits while it is polled. Always 0 over TCP.
     pub credits: u64,
     /// The number of frames that had to wait for credits, because the peer had not read enough.
-    /// Frames that still wait are counted.
+    /// Frames that still wait are included.
     pub credit_waits: u64,
     /// The number of frames that had to wait for anything else: for memory, for a slot of the
     /// WorkQ, or for one of [`send_window`](crate::stream::StreamOptions::send_window) frames in
-    /// flight to complete. Frames that still wait are counted.
+    /// flight to complete. Frames that still wait are included.
     pub resource_waits: u64,
 }
 

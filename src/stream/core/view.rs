@@ -13,13 +13,13 @@ use crate::reactor::{RdmaState, RdmaWatch, WorkQ};
 /// The connection below an [`RdmaStream`](crate::stream::RdmaStream), for its state and for
 /// one-sided operations. [`RdmaStream::rdma`](crate::stream::RdmaStream::rdma) returns it.
 ///
-/// It has those methods of an [`Rdma`] that leave the frames of the stream and its connection
-/// alone. Clones are the same connection, and keep it open after the stream was dropped.
+/// It has only those methods of an [`Rdma`] that cannot disturb the frames of the stream or its
+/// connection. Clones are the same connection, and keep it open after the stream was dropped.
 ///
 /// One-sided operations and bytes that are written to the stream arrive in the order in which they
 /// were submitted: bytes that are written to the stream after a [`write`](StreamRdma::write) has
 /// succeeded tell the peer that its memory was written. An operation that is refused leaves the
-/// stream as it is; an operation that fails ends it.
+/// stream as it is; an operation that fails ends the stream.
 ///
 /// ```
 /// use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
@@ -56,7 +56,7 @@ use crate::reactor::{RdmaState, RdmaWatch, WorkQ};
 /// # }
 /// ```
 ///
-/// It has no methods for messages, since messages would take the place of frames:
+/// It has no methods for messages, since the peer would take the messages for frames:
 ///
 /// ```compile_fail,E0599
 /// # use tokio_doca::{error::JobError, stream::RdmaStream};
@@ -71,7 +71,7 @@ use crate::reactor::{RdmaState, RdmaWatch, WorkQ};
 pub struct StreamRdma(pub(in crate::stream) Rdma);
 
 impl StreamRdma {
-    /// Writes to the peer's memory, as [`Rdma::write`].
+    /// Writes to the peer's memory, as [`Rdma::write`] does.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl StreamRdma {
         self.0.write(src, remote)
     }
 
-    /// Reads the peer's memory, as [`Rdma::read`].
+    /// Reads the peer's memory, as [`Rdma::read`] does.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl StreamRdma {
         self.0.read(remote, dst)
     }
 
-    /// Compares and swaps 8 bytes of the peer's memory, as [`Rdma::compare_swap`].
+    /// Compares and swaps 8 bytes of the peer's memory, as [`Rdma::compare_swap`] does.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl StreamRdma {
         self.0.compare_swap(remote, compare, swap)
     }
 
-    /// Adds to 8 bytes of the peer's memory, as [`Rdma::fetch_add`].
+    /// Adds to 8 bytes of the peer's memory, as [`Rdma::fetch_add`] does.
     ///
     /// # Errors
     ///
@@ -136,27 +136,28 @@ impl StreamRdma {
         self.0.fetch_add(remote, add)
     }
 
-    /// Adds a node that writes to the peer's memory to a graph, as [`GraphBuilder::rdma_write`].
+    /// Adds a node to a graph, which writes to the peer's memory as the node of
+    /// [`GraphBuilder::rdma_write`] does.
     pub fn write_node(&self, graph: &mut GraphBuilder) -> Node<WriteNode> {
         graph.rdma_write(&self.0)
     }
 
-    /// Returns the state of the connection, as [`Rdma::state`].
+    /// Returns the state of the connection, as [`Rdma::state`] does.
     pub fn state(&self) -> RdmaState {
         self.0.state()
     }
 
-    /// Watches the state, as [`Rdma::watch`].
+    /// Returns a watch of the state, as [`Rdma::watch`] does.
     pub fn watch(&self) -> RdmaWatch {
         self.0.watch()
     }
 
-    /// Returns what the connection has done so far.
+    /// Returns the counts of the connection so far, as [`Rdma::stats`] does.
     pub fn stats(&self) -> RdmaStats {
         self.0.stats()
     }
 
-    /// Returns the device.
+    /// Returns the device of the connection.
     pub fn device(&self) -> &Device {
         self.0.device()
     }
@@ -177,12 +178,12 @@ impl StreamRdma {
         self.0.permissions()
     }
 
-    /// Returns the path to the peer, as [`Rdma::path`].
+    /// Returns the path to the peer, as [`Rdma::path`] does.
     pub fn path(&self) -> Option<Path> {
         self.0.path()
     }
 
-    /// Returns how packets travel, as [`Rdma::transport`].
+    /// Returns how packets travel, as [`Rdma::transport`] does.
     pub fn transport(&self) -> Transport {
         self.0.transport()
     }

@@ -3,7 +3,7 @@
 /// Counts of the peers of an [`RdmaListener`](crate::stream::RdmaListener), as returned by
 /// [`RdmaListener::stats`](crate::stream::RdmaListener::stats).
 ///
-/// While peers come or go, the numbers may not fit together.
+/// While peers come or go, the numbers may contradict each other.
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -45,13 +45,14 @@ pub struct ListenerStats {
     /// Peers that were not accepted because all memory for
     /// [`connections`](crate::stream::StreamOptions::connections) streams was in use.
     pub full: u64,
-    /// Peers that ran out of time: [`timeout`](crate::stream::StreamOptions::timeout), or 100 ms of
-    /// silence while other peers waited for their slot.
+    /// Peers that took longer than the [`timeout`](crate::stream::StreamOptions::timeout), or that
+    /// were dropped for another peer after 100 ms of silence
+    /// ([`half_open`](crate::stream::StreamOptions::half_open)).
     pub timed_out: u64,
     /// Peers whose `accept` failed for another reason: they gave up, or the listener drains.
     pub failed: u64,
-    /// Peers that have closed their connection without a hello, or have sent something other than a
-    /// hello.
+    /// Peers that closed their connection without a hello, or sent something else. The hello is the
+    /// first message of a connector.
     pub strangers: u64,
     /// Peers that are connected and have sent nothing yet: at most
     /// [`half_open`](crate::stream::StreamOptions::half_open).

@@ -14,7 +14,7 @@ use crate::stream::core::{Core, StreamRdma, StreamStats};
 use crate::stream::side::{Exchange, Pools};
 use crate::stream::wakers::Wakers;
 
-/// The transport of a stream's bytes.
+/// The transport that carries a stream's bytes.
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -44,7 +44,7 @@ use crate::stream::wakers::Wakers;
 pub enum StreamTransport {
     /// The stream uses RDMA.
     Rdma,
-    /// The stream uses the connection of the exchange, a TCP or Unix socket
+    /// The stream uses the TCP or Unix socket at which the two sides met
     /// ([`StreamOptions::or_tcp`](crate::stream::StreamOptions::or_tcp)).
     Tcp,
 }

@@ -78,8 +78,8 @@ impl Put for RecvNode {
 }
 
 impl GraphBuilder {
-    /// Returns a node that receives a message, as [`Rdma::recv`] does. It is set to a destination,
-    /// or to `()`. Its result is the number of bytes;
+    /// Returns a node that receives a message, as [`Rdma::recv`] does. The node is set to a
+    /// destination, or to `()`. Its result is the number of bytes that were received;
     /// [`Instance::received`](crate::graph::Instance::received) and
     /// [`Scope::received`](crate::graph::Scope::received) return the whole description of the
     /// message.
@@ -91,10 +91,10 @@ impl GraphBuilder {
     ///
     /// # Cancel safety
     ///
-    /// A peer may never send. So when another node fails, the run does not wait for this one: it is
-    /// [`Stopped`](crate::graph::NodeState::Stopped). The receive then stays posted, with its
-    /// memory leased, as when the run is dropped. The next receive of any run or operation gets its
-    /// message.
+    /// A peer may never send. So when another node fails, the run does not wait for this node,
+    /// which becomes [`Stopped`](crate::graph::NodeState::Stopped). The receive then stays posted,
+    /// with its memory leased, as when the run is dropped. The next receive on the same Rdma, of
+    /// any run or operation, gets its message.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn rdma_recv(&mut self, rdma: &Rdma) -> Node<RecvNode> {
         self.add(NodeWork::Recv(rdma.clone()))

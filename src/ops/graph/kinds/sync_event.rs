@@ -56,26 +56,26 @@ macro_rules! nodes {
 }
 
 nodes! {
-    /// Returns a node that gets the value, as [`SyncEvent::get`] does. The node has no operands:
-    /// set it to `()`. Its result is the value.
+    /// Returns a node that gets the value of the counter, as [`SyncEvent::get`] does. The node has
+    /// no operands: set it to `()`. Its result is the value.
     fn sync_event_get -> EventGetNode (()) { |()| EventJob::Get }
 
-    /// Returns a node that sets the counter, as [`SyncEvent::set`] does. It is set to the new
+    /// Returns a node that sets the counter, as [`SyncEvent::set`] does. The node is set to the new
     /// value, which is also its result.
     fn sync_event_set -> EventSetNode (u64) { EventJob::Set }
 
-    /// Returns a node that adds to the counter, as [`SyncEvent::add`] does. It is set to the number
-    /// to add. Its result is the previous value.
+    /// Returns a node that adds to the counter, as [`SyncEvent::add`] does. The node is set to the
+    /// number to add. Its result is the previous value.
     fn sync_event_add -> EventAddNode (u64) { EventJob::Add }
 }
 
-/// The kind of a node that waits for a sync event: [`GraphBuilder::sync_event_wait_gt`]. It is set
-/// to a threshold, or to `(threshold, mask)`.
+/// The kind of a node that waits for a sync event ([`GraphBuilder::sync_event_wait_gt`]). Such a
+/// node is set to a threshold, or to `(threshold, mask)`.
 #[derive(Debug)]
 pub enum EventWaitNode {}
 
-/// The operands of a node that waits for a sync event: made of a threshold, or of `(threshold,
-/// mask)`.
+/// The operands of a node that waits for a sync event. A threshold, or `(threshold, mask)`,
+/// converts to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventWaitData {
     threshold: u64,
@@ -155,9 +155,9 @@ impl Put for EventWaitNode {
 }
 
 impl GraphBuilder {
-    /// Returns a node that waits for a sync event, as [`SyncEvent::wait_gt`] does. It is set to a
-    /// threshold, or to `(threshold, mask)`. Its result is the value that ended the wait. The node
-    /// takes no slot of the WorkQ.
+    /// Returns a node that waits for a sync event, as [`SyncEvent::wait_gt`] does. The node is set
+    /// to a threshold, or to `(threshold, mask)`. Its result is the value that ended the wait. The
+    /// node takes no slot of the WorkQ.
     ///
     /// # Cancel safety
     ///

@@ -11,8 +11,8 @@ use std::marker::PhantomData;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A handle of a graph's node. `K` is the node's kind, which decides what
-/// [`Instance::set`](crate::graph::Instance::set) takes for the node.
+/// A handle of a graph's node. `K` is the kind of the node, which decides what the node *is set
+/// to*: what [`Instance::set`](crate::graph::Instance::set) accepts for it.
 ///
 /// ```
 /// use tokio_doca::graph::{CopyNode, Graph, HashNode, Node};
@@ -95,7 +95,8 @@ pub struct NodeId {
 #[non_exhaustive]
 #[doc(alias = "doca_graph_node_state")]
 pub enum NodeState {
-    /// The node has not begun: it waits for other nodes or for a slot, or the run ended before.
+    /// The node has not begun: it waits for other nodes or for a slot, or the run ended before the
+    /// node could start.
     NotStarted,
     /// The node's job is in flight, or its function, future or sub-graph runs.
     Started,
@@ -107,7 +108,8 @@ pub enum NodeState {
     Stopped,
 }
 
-/// The kind of a node that is a function: [`GraphBuilder::user`](crate::graph::GraphBuilder::user).
+/// The kind of a node that is a function
+/// ([`GraphBuilder::user`](crate::graph::GraphBuilder::user)).
 ///
 /// ```
 /// use tokio_doca::graph::{Graph, Node, UserNode};
@@ -142,8 +144,9 @@ pub enum NodeState {
 #[derive(Debug)]
 pub enum UserNode {}
 
-/// The kind of a node that is a function with data that each instance has for itself:
-/// [`GraphBuilder::user_with`](crate::graph::GraphBuilder::user_with). It is set to that data.
+/// The kind of a node that is a function with data
+/// ([`GraphBuilder::user_with`](crate::graph::GraphBuilder::user_with)). Such a node is set to its
+/// data, in each instance to other data.
 ///
 /// ```
 /// use tokio_doca::graph::{DataNode, Graph, Node};
@@ -176,8 +179,8 @@ pub enum UserNode {}
 #[derive(Debug)]
 pub struct DataNode<T>(PhantomData<fn(T)>);
 
-/// The kind of a node that is a future:
-/// [`GraphBuilder::user_async`](crate::graph::GraphBuilder::user_async).
+/// The kind of a node that is a future
+/// ([`GraphBuilder::user_async`](crate::graph::GraphBuilder::user_async)).
 ///
 /// ```
 /// use tokio_doca::graph::{AsyncNode, Graph, Node};
@@ -211,8 +214,8 @@ pub struct DataNode<T>(PhantomData<fn(T)>);
 #[derive(Debug)]
 pub enum AsyncNode {}
 
-/// The kind of a node that is another graph:
-/// [`GraphBuilder::subgraph`](crate::graph::GraphBuilder::subgraph). It is set to an
+/// The kind of a node that is another graph
+/// ([`GraphBuilder::subgraph`](crate::graph::GraphBuilder::subgraph)). Such a node is set to an
 /// [`Instance`](crate::graph::Instance) of that graph.
 ///
 /// ```
@@ -246,9 +249,9 @@ pub enum AsyncNode {}
 #[derive(Debug)]
 pub enum SubGraphNode {}
 
-/// The kind of a node that receives a message:
-/// [`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv). It is set to a destination,
-/// or to `()`.
+/// The kind of a node that receives a message
+/// ([`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv)). Such a node is set to a
+/// destination, or to `()`.
 ///
 /// ```
 /// use tokio_doca::graph::{Graph, Node, RecvNode};
@@ -331,8 +334,8 @@ impl fmt::Display for NodeId {
 /// A set of nodes: one node, a list of nodes of one kind, or a tuple of up to eight such sets.
 pub trait Nodes: sealed::Each {}
 
-/// A kind of node that takes operands or data: [`Instance::set`](crate::graph::Instance::set)
-/// accepts its nodes.
+/// A kind of node that takes operands or data. [`Instance::set`](crate::graph::Instance::set)
+/// accepts only nodes of such kinds.
 pub trait Settable: sealed::Put {}
 
 pub mod sealed {

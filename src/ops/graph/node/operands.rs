@@ -2,7 +2,7 @@
 
 use crate::mem::{AnyDestination, AnySource};
 
-/// The operands of a node that copies or hashes: made of `(source, destination)`.
+/// The operands of a node that copies or hashes. `(source, destination)` converts to them.
 #[derive(Clone, Debug)]
 pub struct Operands<S = AnySource, D = AnyDestination> {
     pub(in crate::ops) src: S,

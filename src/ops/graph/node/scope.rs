@@ -22,8 +22,8 @@ pub(crate) trait RunView: Send + Sync {
     fn debug(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// A view of a run for the function of a user node: it can read the results of nodes that have
-/// completed, and set the operands of nodes that have not started.
+/// The view of a run that the function of a user node gets. Through it the function can read the
+/// results of nodes that have completed, and set the operands of nodes that have not started.
 ///
 /// ```
 /// use tokio_doca::graph::{Graph, Scope};
@@ -78,7 +78,8 @@ impl Scope<'_> {
     ///
     /// # Errors
     ///
-    /// `BadState` if the node has started; else as [`Instance::set`](crate::graph::Instance::set).
+    /// `BadState` if the node has started; otherwise as
+    /// [`Instance::set`](crate::graph::Instance::set).
     pub fn set<K: Settable>(&mut self, node: Node<K>, data: impl Into<K::Data>) -> Result<()> {
         const OP: &str = "Scope::set";
         if self.state(node) != NodeState::NotStarted {
@@ -90,8 +91,8 @@ impl Scope<'_> {
         set.map_err(|error| error.with_call(OP))
     }
 
-    /// Returns the result of a node of the sub-graph that the node `sub` runs; `None` if that node
-    /// has neither completed nor failed.
+    /// Returns the result of `node`, a node of the sub-graph that `sub` runs; `None` if `node` has
+    /// neither completed nor failed.
     pub fn result_in(
         &self,
         sub: Node<SubGraphNode>,

@@ -103,12 +103,12 @@ impl GraphBuilder {
         self.add(NodeWork::Context(Box::new(Planned::<A>(context))))
     }
 
-    /// Returns a node that calls a function, in the task that awaits the run. The function sees the
-    /// results of nodes that have completed, and may set the operands of nodes that have not
+    /// Returns a node that calls a function, in the task that awaits the run. The function can read
+    /// the results of nodes that have completed, and may set the operands of nodes that have not
     /// started. An error or a panic fails the node.
     ///
-    /// All instances share the function. While it runs, nothing else of its run continues, nor does
-    /// any other task of the thread.
+    /// All instances share the function. While the function runs, it blocks its run and all other
+    /// tasks of the thread.
     #[doc(alias = "doca_graph_user_node_create")]
     #[doc(alias = "doca_graph_node_create_from_user")]
     pub fn user(
@@ -118,9 +118,9 @@ impl GraphBuilder {
         self.add(NodeWork::User(Box::new(function)))
     }
 
-    /// Returns a node that calls a function, as [`GraphBuilder::user`] does, with data such as the
-    /// Bufs that it shall compare. Each instance is set to data of its own
-    /// ([`Instance::set`](crate::graph::Instance::set)), which it keeps from run to run.
+    /// Returns a node that calls a function, as [`GraphBuilder::user`] does, and passes data to it,
+    /// such as Bufs to compare. The node is set to the data in each instance
+    /// ([`Instance::set`](crate::graph::Instance::set)), which keeps the data from run to run.
     #[doc(alias = "doca_graph_instance_set_user_node_data")]
     pub fn user_with<T: Send + Sync + 'static>(
         &mut self,
@@ -129,12 +129,12 @@ impl GraphBuilder {
         self.add(NodeWork::With(Box::new(Function::new(function))))
     }
 
-    /// Returns a node that is a future: the function makes one for each run. The task that awaits
-    /// the run calls the function and polls the future.
+    /// Returns a node that polls a future. `function` makes one future for each run. The task that
+    /// awaits the run calls the function and polls the future.
     ///
     /// The future is `'static`, so the function must copy what the future needs out of the
-    /// [`Scope`] (a Buf is a handle). Each instance has memory for the future, so that runs
-    /// allocate nothing for it. The future is polled whenever the run is polled. An error or a
+    /// [`Scope`] (a Buf is a handle, and can be cloned). Each instance has memory for one future,
+    /// so that runs allocate none. The future is polled whenever the run is polled. An error or a
     /// panic, of the function or of the future, fails the node.
     ///
     /// # Cancel safety
@@ -161,8 +161,8 @@ impl GraphBuilder {
         self.add(NodeWork::Sub(graph.clone()))
     }
 
-    /// Makes `node` start after all of `predecessors` have completed: one node, a list, or a tuple
-    /// of nodes of different kinds. A node without predecessors starts with the run.
+    /// Makes `node` start after all of `predecessors` have completed. These are one node, a list,
+    /// or a tuple of nodes of different kinds. A node without predecessors starts with the run.
     /// [`GraphBuilder::build`] checks the edges.
     #[doc(alias = "doca_graph_add_dependency")]
     pub fn depends(&mut self, node: impl Into<NodeId>, predecessors: impl Nodes) {
@@ -170,7 +170,7 @@ impl GraphBuilder {
         predecessors.each(&mut |predecessor| self.edges.push((predecessor, node)));
     }
 
-    /// Sets the name of a node in errors and drawings. Defaults to its kind and number
+    /// Sets the name of a node in errors and drawings. Defaults to the node's kind and number
     /// (`dma_copy#3`).
     pub fn label(&mut self, node: impl Into<NodeId>, text: &str) {
         self.labels.push((node.into(), text.into()));
@@ -180,9 +180,9 @@ impl GraphBuilder {
     ///
     /// # Errors
     ///
-    /// `NotPermitted` for a cycle, whose nodes the text lists in order, and for nodes of another
-    /// graph; `BadState` if neither the graph nor a sub-graph has a context node; `InvalidValue`
-    /// beyond 32 levels of graphs or 16,777,216 nodes.
+    /// `NotPermitted` for a cycle (the text lists its nodes in order), and for nodes of another
+    /// graph; `BadState` if neither the graph nor a sub-graph has a [context node](crate::graph);
+    /// `InvalidValue` for more than 32 levels of nested graphs, or more than 16,777,216 nodes.
     #[doc(alias = "doca_graph_start")]
     pub fn build(mut self) -> Result<Graph> {
         if self.nodes.len() > NODES {

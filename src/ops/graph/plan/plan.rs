@@ -9,12 +9,12 @@ use super::super::super::sync_event::SyncEvent;
 use super::super::node::{MakesFutures, NodeId, Template, UserFn, WithData};
 use crate::reactor::Attachment;
 
-/// A graph of work that is described once and run many times (Core guide 3.4.7; `doca_graph`).
+/// A graph of work that is described once and run many times (DOCA Core guide 3.4.7; `doca_graph`).
 ///
-/// Clones are the same graph. A graph keeps the contexts of its nodes.
+/// Clones are handles of the same graph. A graph keeps the contexts of its nodes alive.
 ///
-/// Here some bytes are copied and hashed at the same time, and a function compares the copy once
-/// both jobs have completed:
+/// In this example some bytes are copied and hashed at the same time. Once both jobs have
+/// completed, a function compares the copy with its source:
 ///
 /// ```
 /// use tokio_doca::graph::NodeState;

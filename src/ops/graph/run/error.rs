@@ -9,8 +9,8 @@ use crate::error::{Error, ErrorKind};
 
 /// The error of a run: the first cause, its node, and all nodes that failed.
 ///
-/// Its text names the node that failed first once, with its path through sub-graphs:
-/// `node inner > call: the source holds no data: ...`.
+/// Its text begins with the node that failed first, with its path through sub-graphs, as in `node
+/// inner > call: the source holds no data: ...`.
 ///
 /// ```
 /// use tokio_doca::graph::{Graph, RunError};
@@ -87,8 +87,9 @@ impl RunError {
         &self.cause
     }
 
-    /// Returns all nodes that failed, in the order in which they were added. Nodes of a sub-graph
-    /// are not listed; ask the state of its nodes in its instance.
+    /// Returns all nodes that failed, in the order in which they were added to the graph. Nodes of
+    /// a sub-graph are not listed: [`Instance::state`](crate::graph::Instance::state) of the
+    /// sub-graph's instance returns their states.
     #[doc(alias = "doca_graph_instance_get_failed_nodes")]
     #[doc(alias = "doca_graph_instance_get_num_failed_nodes")]
     pub fn failed(&self) -> &[NodeId] {

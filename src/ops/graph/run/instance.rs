@@ -17,11 +17,12 @@ use crate::reactor::{Received, WorkQ};
 /// A [`Graph`] with operands, on a WorkQ. It can run any number of times, one run at a time. Many
 /// instances can run at once, beside other operations.
 ///
-/// An instance keeps the operands that it was set to, and so their Bufs, until they are set anew or
+/// An instance keeps the operands of its nodes, and so their Bufs, until other operands are set or
 /// the instance is dropped. Jobs in flight keep what they need, so an instance can be dropped or
 /// forgotten at any time.
 ///
-/// [`Graph`] shows how an instance is made. It can run again after success and failure alike:
+/// [`Graph`] shows how an instance is made. An instance can run again after a success and after a
+/// failure:
 ///
 /// ```
 /// use tokio_doca::graph::NodeState;
@@ -59,12 +60,12 @@ pub struct Instance {
 }
 
 impl Graph {
-    /// Returns an instance on the WorkQ of its first context node.
+    /// Returns an instance on the WorkQ of the graph's first [context node](crate::graph).
     ///
     /// # Errors
     ///
     /// `InvalidValue` if the context nodes are on several WorkQs (the text names a node on another
-    /// one); else as [`Graph::instance_on`].
+    /// WorkQ); otherwise as [`Graph::instance_on`].
     #[doc(alias = "doca_graph_instance_create")]
     pub fn instance(&self) -> Result<Instance> {
         const OP: &str = "Graph::instance";
@@ -89,9 +90,10 @@ impl Graph {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if no context of a node's device is attached to `workq` (`Dma::attach`), or
-    /// if a node's [`Rdma`](crate::Rdma) or SyncEvent is on another WorkQ, since it cannot move;
-    /// the text names the node. Else as [`DmaBuilder::attach`](crate::dma::DmaBuilder::attach).
+    /// `InvalidValue`, with the name of a node in the text, if no context of the node's device is
+    /// attached to `workq` (`Dma::attach`), or if the node's [`Rdma`](crate::Rdma) or SyncEvent is
+    /// on another WorkQ, since these cannot move. Otherwise as
+    /// [`DmaBuilder::attach`](crate::dma::DmaBuilder::attach).
     #[doc(alias = "doca_graph_workq_add")]
     pub fn instance_on(&self, workq: &WorkQ) -> Result<Instance> {
         Instance::new(self.clone(), workq)
@@ -139,16 +141,16 @@ impl Instance {
     }
 
     /// Sets the operands or data of a node, from the next run on: `(source, destination)` for a
-    /// copy and for a hash, an [`AccelCall`](crate::accel::AccelCall) for a call, an [`Instance`]
-    /// for a sub-graph, its data for a function that has some. For operations of an
-    /// [`Rdma`](crate::Rdma), see the methods of the builder
+    /// copy or a hash, an [`AccelCall`](crate::accel::AccelCall) for a call of an accelerator, an
+    /// [`Instance`] for a sub-graph, the data for a function with data. For other nodes see the
+    /// method of the builder that made the node
     /// ([`GraphBuilder::rdma_write`](crate::graph::GraphBuilder::rdma_write)). Bufs are handles:
-    /// the instance keeps a clone.
+    /// the instance keeps clones.
     ///
     /// Jobs of a dropped run that are still in flight keep the operands that they began with.
     ///
-    /// The type of the handle decides what the node takes. A function without data cannot be set,
-    /// and an instance has one run at a time:
+    /// The compiler rejects operands for a function without data, and a second run while the first
+    /// one exists:
     ///
     /// ```compile_fail,E0277
     /// # fn check(g: &mut tokio_doca::graph::GraphBuilder, instance: &mut tokio_doca::graph::Instance) {
@@ -166,8 +168,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// `NotPermitted` for a node of another graph; `InvalidValue` for an instance of another graph
-    /// than the sub-graph node's, or on another WorkQ. `data` is dropped then.
+    /// `NotPermitted` for a node of another graph; `InvalidValue` if `data` is an instance of
+    /// another graph than the sub-graph node's, or on another WorkQ. On an error `data` is dropped.
     #[doc(alias = "doca_graph_instance_set_ctx_node_data")]
     #[doc(alias = "doca_graph_instance_set_sub_graph_node_data")]
     pub fn set<K: Settable>(&mut self, node: Node<K>, data: impl Into<K::Data>) -> Result<()> {
@@ -175,18 +177,18 @@ impl Instance {
         set::<K>(progress.seat(&graph.0, node.id())?, data.into())
     }
 
-    /// Returns the result of a node in the last run: a number of bytes, an accelerator's result, or
-    /// the value that an atomic operation found; 0 for functions, futures and sub-graphs. `None` if
-    /// the node has neither completed nor failed, or belongs to another graph.
+    /// Returns the result of a node in the last run. The method of the builder that made the node
+    /// documents this number; it is 0 for functions, futures and sub-graphs. `None` if the node has
+    /// neither completed nor failed, or belongs to another graph.
     #[doc(alias = "doca_graph_instance_node_get_result")]
     pub fn result(&self, node: impl Into<NodeId>) -> Option<Result<u64, JobError>> {
         let Level { graph, progress } = &self.level;
         progress.result(&graph.0, node.into())
     }
 
-    /// Returns the description of the message that a node received in the last run, of which
-    /// [`result`](Instance::result) is only the length. `None` if the node has received nothing, or
-    /// belongs to another graph.
+    /// Returns the description of the message that a node received in the last run
+    /// ([`result`](Instance::result) returns only its length). `None` if the node has received
+    /// nothing, or belongs to another graph.
     pub fn received(&self, node: Node<RecvNode>) -> Option<Received> {
         let Level { graph, progress } = &self.level;
         progress.received(&graph.0, node.id())
@@ -200,9 +202,9 @@ impl Instance {
         progress.state(&graph.0, node.into())
     }
 
-    /// Returns the result of `node`, a node of the sub-graph that `sub` runs, in the last run. The
-    /// result is that of [`Instance::result`] on the instance that `sub` was set to; it is also
-    /// `None` if the sub-graph has not started.
+    /// Returns the result of `node`, a node of the sub-graph that `sub` runs, in the last run. It
+    /// is what [`Instance::result`] of the sub-graph's instance returns, or `None` if the sub-graph
+    /// has not started.
     pub fn result_in(
         &self,
         sub: Node<SubGraphNode>,
@@ -212,7 +214,8 @@ impl Instance {
         progress.result(&graph.0, node.into())
     }
 
-    /// Takes the instance of a sub-graph node back. Returns `None` if the node was not set.
+    /// Removes the instance that a sub-graph node was set to, and returns it; `None` if the node
+    /// was not set.
     pub fn take(&mut self, sub: Node<SubGraphNode>) -> Option<Instance> {
         let Level { graph, progress } = &mut self.level;
         if sub.id().graph != graph.0.number {

@@ -33,21 +33,21 @@ pub type OwnedRun = Op<RunRequest<Instance>>;
 
 impl Instance {
     /// Runs the graph: starts each node once its predecessors have completed. The future completes
-    /// when all nodes have completed, or when a node has failed and the jobs in flight have
+    /// when all nodes have completed. If a node fails, it completes once the jobs in flight have
     /// completed.
     ///
-    /// Nothing is allocated, and nothing happens before the first poll. If the WorkQ is full, the
+    /// Nothing happens before the first poll. A run allocates nothing. If the WorkQ is full, the
     /// run waits in line, like other operations. The poll that sees a job complete also submits its
     /// successors.
     ///
     /// # Errors
     ///
     /// [`RunError`](crate::graph::RunError): the first failure, and all nodes that failed. A
-    /// context node fails as its job does ([`Dma::copy`](crate::Dma::copy),
+    /// context node fails as its operation does ([`Dma::copy`](crate::Dma::copy),
     /// [`Sha::hash`](crate::sha::Sha::hash), [`Accel::call`](crate::accel::Accel::call),
-    /// [`Rdma::send`](crate::Rdma::send)), a user node with its error or panic, a node that was not
-    /// set with `BadState`. After a failure the run does not wait for receives: see
-    /// [`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv).
+    /// [`Rdma::send`](crate::Rdma::send)). A user node fails with its error or panic. A node that
+    /// must be set, and was not, fails with `BadState`. After a failure the run does not wait for
+    /// receives: see [`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv).
     ///
     /// # Cancel safety
     ///
@@ -62,19 +62,20 @@ impl Instance {
         Op::new(RunRequest::new(self))
     }
 
-    /// Runs the graph as [`Instance::run`] does, but owns the instance: the operation is `'static`,
-    /// can be spawned, and can be posted for the caller's own loop. It returns the instance and the
-    /// result of the run.
+    /// Runs the graph as [`Instance::run`] does, but owns the instance. So the operation is
+    /// `'static`: it can be spawned, or posted for the caller's own loop. It returns the instance
+    /// and the result of the run.
     ///
     /// A posted run begins inside the next [`WorkQ::progress`](crate::WorkQ::progress), which also
-    /// calls the run's functions. The run keeps its WorkQ until it is handed out.
+    /// calls the run's functions. The run keeps its WorkQ alive until `progress` has returned its
+    /// result.
     ///
     /// # Errors
     ///
     /// As [`Instance::run`]. [`start`](Op::start) and [`post`](Op::post) refuse the run with
     /// `Again` while [jobs of an earlier run](Instance::is_draining) are in flight. `post` refuses
-    /// it with `NotSupported` if a node, also in a sub-graph, is an async function, or waits for a
-    /// sync event of a device that cannot wait.
+    /// the run with `NotSupported` if a node of the graph or of a sub-graph is a future, or waits
+    /// for a sync event on a device that cannot wait.
     ///
     /// # Cancel safety
     ///

@@ -68,7 +68,8 @@ impl Connect {
         }
     }
 
-    /// Sets how long the attempt may take, from the first poll on.
+    /// Sets how long the attempt may take, from the first poll on. Defaults to the builder's
+    /// [`connect_timeout`](crate::rdma::RdmaBuilder::connect_timeout).
     pub fn timeout(mut self, timeout: Duration) -> Connect {
         self.timeout = timeout;
         self
@@ -78,7 +79,7 @@ impl Connect {
     ///
     /// # Errors
     ///
-    /// As [`Rdma::connect`]. `BadState` if the future was polled before.
+    /// As [`Rdma::connect`]; `BadState` if the future was polled before.
     pub fn wait(self) -> Result<()> {
         if self.call.is_begun() {
             let text = "it was polled already: await it";

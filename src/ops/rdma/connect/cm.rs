@@ -25,33 +25,33 @@ const ACCEPT: &str = "CmRequest::accept";
 const BACKLOG: usize = 128;
 
 impl Rdma {
-    /// Connects by rdma_cm to a [`CmListener`] at `addr`, or to the listener of a program without
-    /// this library ([`ConnectTo::foreign`]). The kernel finds the adapter, the route and the
-    /// addresses on it. Each side is notified at once when the other side ends. This needs an
-    /// adapter, and the library librdmacm.
+    /// Connects by rdma_cm, the kernel's connection manager for RDMA, to a [`CmListener`] at
+    /// `addr`, or to the listener of a program without this library ([`ConnectTo::foreign`]). The
+    /// kernel finds the adapter, the route and the addresses. Each side is notified at once when
+    /// the other side ends. This needs an adapter, and the library librdmacm.
     ///
     /// `addr` must be reachable by the Rdma's own device;
     /// [`source`](crate::rdma::Transport::source) sets the address of this host to connect from.
-    /// Packets are as large as the route carries:
+    /// Packets are as large as the route allows:
     /// [`RdmaBuilder::mtu`](super::super::RdmaBuilder::mtu) and `gid_index` have no effect.
     ///
-    /// Nothing begins before the first poll. The time limit is that of the builder, unless
+    /// Nothing begins before the first poll. The time limit is the builder's, unless
     /// [`ConnectTo::timeout`] sets another one.
     ///
     /// # Errors
     ///
-    /// - `NotSupported` on the software device, without rdma_cm, and if `addr` is reached by
-    ///   another device or by none.
-    /// - `ConnectionAborted` if there is no way to the host now, no program listens at `addr`, or
-    ///   the peer refuses. The error contains what the peer's application has sent.
-    /// - `TimedOut`.
-    /// - `InvalidValue` for too much private data, or if [`ConnectTo::foreign`] does not match the
-    ///   peer.
-    /// - `BadState` unless in the state Init, and if the WorkQ is shut down, which ends the
-    ///   attempt.
+    /// - `NotSupported` on the software device, on a system without rdma_cm, and if `addr` is
+    ///   reached by another device or by none.
+    /// - `ConnectionAborted` if there is no route to the host now, no program listens at `addr`, or
+    ///   the peer refuses. If the peer refuses, the error contains what its application has sent.
+    /// - `TimedOut` after the time limit.
+    /// - `InvalidValue` for too much [private data](ConnectTo::private_data), or if
+    ///   [`ConnectTo::foreign`] does not match the peer.
+    /// - `BadState` unless the Rdma is in the state Init, or if the WorkQ is shut down, which ends
+    ///   the attempt.
     ///
-    /// After an error the state is Init; or Error, if the queue pair was half connected (over
-    /// iWARP: once the peer was asked): [`reset`](Rdma::reset) it.
+    /// After an error the state is Init, or Error if the queue pair was half connected (over iWARP:
+    /// once the peer was asked). In the state Error, [`reset`](Rdma::reset) the Rdma.
     ///
     /// # Cancel safety
     ///
@@ -94,16 +94,17 @@ macro_rules! options {
                 self
             }
 
-            /// Sets whether the peer is a program without this library. Such a peer is sent the
-            /// private data alone. Its own private data arrive padded with zeros, to a length that
-            /// depends on the transport. A foreign peer is trusted, and is not probed while nothing
-            /// is under way. Defaults to `false`.
+            /// Sets whether the peer is a program without this library. Such a peer gets the
+            /// private data and nothing else. The peer's own private data arrives padded with
+            /// zeros, to a length that depends on the transport. This side trusts a foreign peer,
+            /// and does not probe it while the connection is idle. Defaults to `false`.
             pub fn foreign(mut self, foreign: bool) -> $name {
                 self.0.foreign = foreign;
                 self
             }
 
-            /// Sets how long the attempt may take, from the first poll on.
+            /// Sets how long the attempt may take, from the first poll on. Defaults to the
+            /// builder's [`connect_timeout`](crate::rdma::RdmaBuilder::connect_timeout).
             pub fn timeout(mut self, timeout: Duration) -> $name {
                 self.0.timeout = timeout;
                 self
@@ -230,8 +231,8 @@ impl Call {
 ///
 /// A request has the peer's address, and the private data of its application. The application
 /// accepts it with an [`Rdma`] on the listener's device, or refuses it. Up to 128 requests wait;
-/// further ones are refused. Dropping the listener refuses the requests that wait, and leaves
-/// connections as they are.
+/// further ones are refused. If the listener is dropped, the requests that wait are refused, and
+/// accepted connections continue.
 ///
 /// ```no_run
 /// # use tokio_doca::{Device, Rdma, WorkQ, rdma::CmListener};
@@ -317,9 +318,9 @@ impl CmListener {
     ///
     /// # Errors
     ///
-    /// `NotSupported` on the software device, without rdma_cm, and for an address that no adapter
-    /// has; `InvalidValue` for an address of another adapter; `AlreadyExist` if the address is in
-    /// use; the system's error if it is not an address of this host.
+    /// `NotSupported` on the software device, on a system without rdma_cm, and for an address that
+    /// no adapter has; `InvalidValue` for an address of another adapter; `AlreadyExist` if the
+    /// address is in use; the system's error if it is not an address of this host.
     pub fn bind(device: &Device, addr: SocketAddr) -> Result<CmListener> {
         const OP: &str = "CmListener::bind";
         let line = Arc::new(Polled::new(Requests::default()));
@@ -335,7 +336,7 @@ impl CmListener {
         })
     }
 
-    /// Returns the address at which this listens, with the actual port.
+    /// Returns the address at which the listener listens, with the actual port.
     pub fn local_addr(&self) -> SocketAddr {
         self.listening.local_addr()
     }
@@ -375,14 +376,14 @@ impl fmt::Debug for CmListener {
 pub struct CmRequest(Box<dyn CmOffer>);
 
 impl CmRequest {
-    /// Returns the peer's address. The peer's kernel reports it, so that in an untrusted network it
-    /// proves nothing.
+    /// Returns the peer's address. The peer's kernel reports the address, so in an untrusted
+    /// network it proves nothing.
     pub fn peer_addr(&self) -> SocketAddr {
         self.0.peer_addr()
     }
 
-    /// Returns the private data of the peer's application. Those of a
-    /// [foreign](CmRequest::is_foreign) peer are padded with zeros.
+    /// Returns the private data of the peer's application. The private data of a
+    /// [foreign](CmRequest::is_foreign) peer is padded with zeros.
     pub fn private_data(&self) -> &[u8] {
         self.0.private_data()
     }
@@ -394,8 +395,9 @@ impl CmRequest {
     }
 
     /// Accepts the request. The Rdma is connected once the peer has confirmed the connection. The
-    /// peer may send at once: post receives first. The time limit is that of the Rdma's builder,
-    /// unless [`CmAccept::timeout`] sets another one. Nothing begins before the first poll.
+    /// peer may send at once: post receives first. The time limit is that of the Rdma's builder
+    /// ([`connect_timeout`](crate::rdma::RdmaBuilder::connect_timeout)), unless
+    /// [`CmAccept::timeout`] sets another one. Nothing begins before the first poll.
     ///
     /// Over iWARP the Rdma is connected without a confirmation, and the peer sends first. Jobs of
     /// this side wait until the peer's first message has come, and fail if it does not come within
@@ -416,8 +418,8 @@ impl CmRequest {
         CmAccept(Call::new(rdma, ACCEPT, How::Accept(self.0), peer))
     }
 
-    /// Refuses the peer. Its application gets `private_data`, up to 148 bytes, as the reason. Does
-    /// not wait. A peer that has given up meanwhile gets nothing.
+    /// Refuses the peer. Its application gets `private_data`, up to 148 bytes, as the reason. This
+    /// call does not wait. A peer that has given up meanwhile gets nothing.
     ///
     /// # Errors
     ///

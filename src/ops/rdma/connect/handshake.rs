@@ -35,26 +35,26 @@ impl Rdma {
         RdmaBuilder::new(device)
     }
 
-    /// Exports, exchanges the blobs over a stream, and connects, as the client of a server that
-    /// calls [`handshake_accept`](Rdma::handshake_accept) at the other end. Both sides are
-    /// connected when `handshake_connect` returns. The stream can be used for something else
-    /// afterwards: no byte beyond the handshake is read.
+    /// Exports this side's blob, exchanges the blobs over `stream`, and connects. This side is the
+    /// client of a server that calls [`handshake_accept`](Rdma::handshake_accept) at the other end.
+    /// Both sides are connected when `handshake_connect` returns. The stream can be used for
+    /// something else afterwards: no byte beyond the handshake is read.
     ///
     /// The server may be hostile: it can decide only whether the two sides are connected. This side
-    /// connects to the process that has made the blob, and refuses a peer that does not call
-    /// `handshake_accept`. Over an adapter the server names the address.
+    /// connects to the process that has made the server's blob, and refuses a peer that does not
+    /// call `handshake_accept`. Over an adapter the server's blob names the address to connect to.
     ///
-    /// The builder's time limit is for the connection alone. This side waits forever for a peer
+    /// The builder's time limit applies only to the connection. This side waits forever for a peer
     /// that sends nothing: set a limit with `tokio::time::timeout`. If one task has both sides, run
-    /// them with `tokio::join!`: one `await` after the other waits forever. After a second of
-    /// waiting, a message is logged at debug level.
+    /// them together with `tokio::join!`: a task that awaits the first side alone waits forever.
+    /// After a second of waiting, a message is logged at debug level.
     ///
     /// # Errors
     ///
     /// As [`Rdma::export`] and [`Rdma::connect`]; `IoFailed` if the stream fails or ends;
     /// `InvalidValue` if the peer's blob is invalid; `NotPermitted` for a blob that names a socket
     /// of another process; `ConnectionAborted` if the peer could not connect, refuses this side's
-    /// blob, or does not accept. If this side had connected, it is then reset.
+    /// blob, or does not call `handshake_accept`. If this side had connected, it is then reset.
     ///
     /// # Cancel safety
     ///
@@ -68,9 +68,8 @@ impl Rdma {
     }
 
     /// Connects as [`handshake_connect`](Rdma::handshake_connect) does, but the peer may call
-    /// `handshake` as well, so that neither side is the server. Such a peer is trusted: this side
-    /// connects to what the peer's blob names, and believes the peer when it says that it is
-    /// connected.
+    /// `handshake` as well, so that neither side is the server. This side trusts such a peer: it
+    /// connects to what the peer's blob names, and believes the peer's report that it is connected.
     ///
     /// # Errors
     ///
@@ -116,13 +115,14 @@ impl Rdma {
     /// Connects as the server of a client that calls [`handshake_connect`](Rdma::handshake_connect)
     /// or [`handshake`](Rdma::handshake). The client may be hostile: this side contacts no other
     /// process, and is connected once the client has connected to it with the key of this side's
-    /// blob. A client that sends nothing, or no blob, is not given this side's blob.
+    /// blob. A client that sends nothing, or something that is no blob, does not get this side's
+    /// blob.
     ///
-    /// An adapter cannot see whether the client has connected. There, this side takes the client's
-    /// word for it, and the first message to a client that has lied fails.
+    /// An adapter cannot see whether the client has connected. There, this side believes the
+    /// client's report. If the report is false, the first message to the client fails.
     ///
-    /// There is no time limit: this side waits for a client that says nothing. Set a limit, so that
-    /// such a client does not occupy the Rdma for longer:
+    /// There is no time limit: this side waits forever for a client that sends nothing. Set a
+    /// limit, so that such a client does not occupy the Rdma for longer:
     ///
     /// ```
     /// # use std::time::Duration;
@@ -140,9 +140,9 @@ impl Rdma {
     /// As [`Rdma::export`]; `IoFailed` if the stream fails or ends; `InvalidValue` if the client's
     /// blob is invalid, and over an adapter for the blob of a program without this library;
     /// `NotSupported` for the blob of another host's software device; `ConnectionAborted` if the
-    /// client could not connect, says that it is connected and has not come, or accepts as well.
-    /// After an error the context is in the state Init. A client whose blob did not come, or is
-    /// refused, does not get this side's blob: drop the stream.
+    /// client could not connect, reports a connection that it has not made, or calls
+    /// `handshake_accept` as well. After an error the context is in the state Init. Drop the stream
+    /// too: a client whose blob did not arrive, or was refused, has not received this side's blob.
     ///
     /// # Cancel safety
     ///
