@@ -64,19 +64,19 @@
 //!
 //! There are two providers of devices. [`soft`] is a complete device in software: it runs anywhere
 //! on Linux, is the default, and takes on the limits of an adapter on request ([`soft::Limits`]).
-//! It shows either side of a card, the host's functions or the DPU's ports with their
+//! It shows one of the two sides of a card: the host's functions, or the DPU's ports with their
 //! [`device::Representor`]s ([`soft::Topology`]). `verbs` drives real adapters. You can add others
 //! ([`add_provider`]). The crate does not use the vendor's DOCA SDK.
 //!
-//! The memory is allocated, or yours: a memfd, the bytes of an owner, or raw memory
-//! ([`mem::MmapBuilder`]). A [`Buf`] becomes `Bytes` without a copy, and codecs write to it.
+//! The crate allocates memory, or registers yours: a memfd, the bytes of an owner, or raw memory
+//! ([`mem::MmapBuilder`]). A [`Buf`] becomes `Bytes` without a copy, and codecs can write into it.
 //!
 //! # What an operation is
 //!
-//! A method such as [`Dma::copy`] returns an [`Op`]: a value that says what to do, and a future
-//! that does it. Await it; make it own what it borrows ([`Op::owned`]), to spawn it; submit it now
-//! and await its end later ([`Op::start`]); or post it to a loop of your own ([`Op::post`]), and
-//! [`WorkQ::progress`] returns its [`op::Output`].
+//! A method such as [`Dma::copy`] returns an [`Op`]: a value that describes the operation, and a
+//! future that does it. You can await the Op at once. To spawn it, make it own its operands first
+//! ([`Op::owned`]). To await its end later, submit it now ([`Op::start`]). A loop of your own posts
+//! it ([`Op::post`]), and [`WorkQ::progress`] returns its [`op::Output`].
 //!
 //! # The life of one copy
 //!
@@ -92,9 +92,10 @@
 //!    no lock, no allocation and no system call.
 //! 4. Otherwise the leases move into a *slot* of the WorkQ, and the job goes to the device. If no
 //!    slot is free, the future waits in line for one.
-//! 5. In event mode the task sleeps until the event handle is signalled: its descriptor is in an
-//!    `AsyncFd`, whose waker collects completions and wakes the tasks. In busy mode the future
-//!    polls the device itself. In Hybrid mode it polls for a bounded time, and then sleeps.
+//! 5. In event mode the task sleeps until the device signals the event handle of the WorkQ. The
+//!    handle's descriptor is in an `AsyncFd`, whose waker collects completions and wakes the tasks.
+//!    In busy mode the future polls the device itself. In Hybrid mode it polls for a bounded time,
+//!    and then sleeps.
 //! 6. The completion returns the leases, and the next poll returns the result.
 //!
 //! # Cancellation
@@ -116,8 +117,8 @@
 //!    the destination moves into a table of the Rdma, which does not count against the depth of the
 //!    WorkQ.
 //! 3. The sender's `send` is a job like a copy; [`send_sink`](Rdma::send_sink) submits several at
-//!    once. It completes once the receiver has the message. If no receive is posted, it waits for
-//!    one, at most [`rnr_timeout`](rdma::RdmaBuilder::rnr_timeout).
+//!    once. A send completes once the receiver has the message. If no receive is posted, the send
+//!    waits for one, at most [`rnr_timeout`](rdma::RdmaBuilder::rnr_timeout).
 //! 4. The message completes the oldest receive: the receive's data grows, and its task is woken.
 //! 5. The first failure takes both sides to [`RdmaState::Error`](rdma::RdmaState::Error). What is
 //!    in flight is flushed, and later operations fail until both sides are [`reset`](Rdma::reset)
@@ -125,9 +126,9 @@
 //!
 //! # Threads and runtimes
 //!
-//! Everything is `Send + Sync`; clones are handles on the same thing. Tasks of up to four runtimes
-//! can await operations of one WorkQ. Busy mode needs no runtime; nor does any mode inside
-//! [`WorkQ::block_on`] or beside a loop of your own.
+//! Everything is `Send + Sync`; clones are handles on the same object. Tasks of up to four runtimes
+//! can await operations of one WorkQ. Busy mode needs no runtime. Inside [`WorkQ::block_on`], or
+//! with a loop of your own, no mode needs one.
 //!
 //! # Clean-up
 //!
@@ -137,8 +138,8 @@
 //!
 //! # Glossary
 //!
-//! Search for a name of DOCA, of 2.2 or a later release, to find the item that replaces it.
-//! [Coming from DOCA](guide::doca) lists all of them.
+//! To find the item that replaces a DOCA function or type, search this documentation for its DOCA
+//! name, of release 2.2 or later. [Coming from DOCA](guide::doca) lists all of them.
 //!
 //! | word | meaning | DOCA |
 //! |---|---|---|
@@ -148,9 +149,9 @@
 //! | [`mem::BufChain`] | a scatter/gather list of Bufs | `doca_buf` linked list |
 //! | [`BufPool`], [`mem::BufInventory`], [`mem::BufArray`] | sources of Bufs: of one size and fast; of any range; by index | `doca_bufpool`, `doca_buf_inventory`, `doca_buf_arr` |
 //! | [`mem::RemoteMmap`], [`mem::RemoteBuf`] | a range that a peer has exported; a piece of it | `doca_mmap_create_from_export` |
-//! | blob | what an importer, or the peer of an Rdma, needs to find what was exported; a secret | export descriptor |
+//! | blob | the bytes by which an importer, or the peer of an Rdma, finds what was exported; keep them secret | export descriptor |
 //! | [`WorkQ`] | the queue that jobs enter and completions leave | `doca_workq` |
-//! | context | what makes operations of one kind, on one WorkQ: [`Dma`], [`sha::Sha`], [`Rdma`], .. | `doca_ctx` |
+//! | context | an object that makes operations of one kind, on one WorkQ: [`Dma`], [`sha::Sha`], [`Rdma`], .. | `doca_ctx` |
 //! | [`Dma`] | a context that copies | `doca_dma` |
 //! | [`sha::Sha`], [`sha::ShaSession`] | a context that hashes; a message that comes in parts | `doca_sha`, `doca_sha_partial_session` |
 //! | [`crc::Crc`] | a context that computes CRC-32C, alone or with a copy | |
@@ -162,17 +163,18 @@
 //! | [`rdma::RecvPool`] | Bufs for the messages of many connections | `ibv_srq` |
 //! | [`rdma::SendSink`] | a sink that sends messages in batches | |
 //! | [`stream::RdmaStream`], [`stream::RdmaListener`] | a byte stream over an Rdma; the side that accepts | |
-//! | receive | a place for one message, posted before the message comes | `DOCA_RDMA_JOB_RECV` |
+//! | receive | a request for one message, with memory for it, posted before the message comes | `DOCA_RDMA_JOB_RECV` |
 //! | adopt | a receive takes over a dropped receive, with its message | |
+//! | credit | the right to send one message to an Rdma that receives from a [`rdma::RecvPool`] | |
 //! | RNR | "receiver not ready": a message found no receive | |
-//! | flushed | ended because another job of the Rdma failed first: [`JobError::cause`](error::JobError::cause) | `IBV_WC_WR_FLUSH_ERR` |
+//! | flushed | ended because another job of the Rdma failed first, or the connection ended: [`JobError::cause`](error::JobError::cause) says why | `IBV_WC_WR_FLUSH_ERR` |
 //! | immediate | 32 bits beside a message, or beside a write that completes a receive | immediate data |
 //! | [`sync_event::SyncEvent`], [`sync_event::BlockingSyncEvent`] | a counter that two processors change, read and wait for; the same without a WorkQ | `doca_sync_event` |
 //! | [`accel::Accel`] | a context for jobs of a provider's own kinds | |
 //! | [`Op`] | an operation, as a value and a future | |
 //! | [`graph::Graph`], [`graph::Node`], [`graph::Instance`] | jobs and functions with dependencies; one of them; the operands of a run | `doca_graph`, `doca_graph_node`, `doca_graph_instance` |
 //! | lease | the right of one job, guard or `Bytes` to touch some bytes | |
-//! | slot, orphan | a job's place in the WorkQ; a slot whose Op was dropped | |
+//! | slot, orphan | an entry of the WorkQ for a job in flight; a slot whose Op was dropped | |
 //! | arm, clear, reap | request an event, acknowledge it, collect completions | `..._arm`, `..._clear`, `doca_workq_progress_retrieve` |
 //!
 //! # Features

@@ -6,7 +6,7 @@
 //! numbered duty of [`device::contract`](tokio_doca::device::contract), whose table lists the
 //! duties. A check panics with a sentence that begins with the number. The checks drive the queue
 //! directly (`open_queue`, `submit`, `reap`, `arm`, `retire`), as a WorkQ would, and then through
-//! the crate, in both modes:
+//! the crate, in event-driven and in busy-poll mode:
 //!
 //! ```
 //! use std::time::Duration;
@@ -34,7 +34,7 @@
 //! # }
 //! ```
 //!
-//! The checks of [`rdma`] use two endpoints that are connected to each other. They take [`Peers`]
+//! The checks of [`rdma`] use two endpoints that are connected to each other, and take [`Peers`]
 //! instead of a [`Subject`].
 //!
 //! [`imported_lists_are_gathered_and_scattered`] and [`each_import_of_a_list_is_checked`] need two
@@ -43,11 +43,11 @@
 //! [`a_refused_job_was_never_seen`] and [`a_refused_operation_was_never_seen`] need help: the
 //! caller must make the device refuse.
 //!
-//! No check sleeps for a fixed time: it waits for a condition, and fails after [`DEADLINE`]
-//! ([`Subject::deadline`], [`Peers::deadline`]). A check that a call blocks fails after twice that
-//! time. A check that fails leaks the memory that the device may still touch. Late errors (a second
-//! completion, signal or write) are found after `retire` has dropped its argument, when nothing of
-//! the queue is in flight.
+//! No check sleeps for a fixed time. Each waits for a condition, and fails after [`DEADLINE`]
+//! ([`Subject::deadline`], [`Peers::deadline`]). A check in which a call blocks fails after twice
+//! that time. A check that fails leaks the memory that the device may still touch. Late errors (a
+//! second completion, signal or write) are found after `retire` has dropped its argument, when
+//! nothing of the queue is in flight.
 
 // The modules: `checks`, `rdma` and `sync_event` have the checks of one kind of subject each. They
 // use `rig` for common code, and not each other. Each has a list of its checks (`check`), in the

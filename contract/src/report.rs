@@ -23,14 +23,14 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Runs the contract suite on `device`, and reports instead of panicking.
 ///
 /// Returns an iterator that runs one check each time it is advanced. Advancing blocks for as long
-/// as the check takes. Every kind of job is tried: the kinds that the device has by the checks of
-/// the suite, and the other kinds by a context, which must be refused. Remote operations are tried
-/// between two endpoints of the device. Two groups of checks are left out: jobs of accelerators,
-/// which need a [`Sample`](super::Sample) ([`accel`](super::accel)), and checks that need a second
-/// device or help.
+/// as the check takes. For each kind of job that the device has, the report runs the checks of the
+/// suite. For each other kind, it tries to attach a context, which must be refused. Remote
+/// operations run between two endpoints of the device. Two groups of checks are left out: jobs of
+/// accelerators, which need a [`Sample`](super::Sample) ([`accel`](super::accel)), and checks that
+/// need a second device or help.
 ///
-/// A check that fails panics on a thread of its own, so that the panic hook of the process is
-/// called too. It leaks the memory that the device may still touch. A check that hangs leaves its
+/// A check that fails panics on a thread of its own, which calls the panic hook of the process.
+/// Such a check leaks the memory that the device may still touch. A check that hangs leaves its
 /// thread behind. In programs that are built with `panic = "abort"`, the first failure ends the
 /// process.
 ///
@@ -135,8 +135,8 @@ impl SelfTest {
     }
 
     /// Starts the checks from the beginning, and sets how long each waits for an expected event.
-    /// Defaults to [`DEADLINE`]; at most a day. A check that a call blocks fails after four times
-    /// as long.
+    /// Defaults to [`DEADLINE`]; at most a day. A check in which a call blocks fails after four
+    /// times as long.
     pub fn deadline(self, deadline: Duration) -> SelfTest {
         // Some checks add to the deadline or multiply it, which must not overflow.
         SelfTest::new(&self.device, deadline.min(DAY))

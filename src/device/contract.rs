@@ -60,15 +60,16 @@
 //!
 //! # Which check tests which duty
 //!
-//! The test suite in the crate `tokio-doca-contract` runs on any provider. If a duty is broken, the
-//! function in this table panics with a message that names the duty. `tests/outside_provider` has a
-//! device that breaks one duty at a time, and tests that the suite finds each.
+//! The test suite in the crate `tokio-doca-contract` runs on any provider. If a provider breaks a
+//! duty, the function in this table panics with a message that names the duty.
+//! `tests/outside_provider` has a device that breaks one duty at a time, and tests that the suite
+//! finds each.
 //!
 //! | duty | checks |
 //! |---|---|
 //! | 1 | `each_accepted_job_completes_once`, `lists_are_gathered_and_scattered`, `imported_lists_are_gathered_and_scattered` (on a device that imports what another one exports to the DPU); for hashes `digests_are_known`, `sessions_go_on`; for CRCs `crcs_are_known` |
 //! | 2 | `completed_memory_is_left_alone` |
-//! | 3 | `a_job_of_an_unknown_kind_is_refused`, `a_refused_job_was_never_seen` (the author makes the device refuse); all others check what `submit` answers |
+//! | 3 | `a_job_of_an_unknown_kind_is_refused`, `a_refused_job_was_never_seen` (the author makes the device refuse); all others check what `submit` returns |
 //! | 4 | `inline_jobs_are_complete` |
 //! | 5 | `armed_completions_signal_once`, `no_completion_is_slept_through` |
 //! | 6 | `retire_keeps_until_nothing_is_in_flight` |
@@ -96,7 +97,7 @@
 //! | registrar duties 3 and 4 | `exported_memory_is_reached` |
 //! | all together | `rdma_busy_polls`, `rdma_sleeps_and_wakes` |
 //!
-//! Its `sync_event` checks the duties for sync events:
+//! The suite's `sync_event` checks the duties for sync events:
 //!
 //! | duty | checked by |
 //! |---|---|
@@ -164,7 +165,7 @@
 //! that the device cannot wait, the crate polls the value instead. A provider without sync events
 //! implements none of this.
 //!
-//! To run the suite from your own tests, call `cargo add --dev tokio-doca-contract`; the first page
+//! To run the suite from your own tests, run `cargo add --dev tokio-doca-contract`; the first page
 //! of that crate shows how.
 //!
 //! [`Caps`]: super::Caps

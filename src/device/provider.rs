@@ -49,8 +49,8 @@ pub trait Provider: Send + Sync {
     /// `NotFound` if it has gone, `Initialization` if it cannot be opened.
     fn open(&self, info: &DevInfo) -> Result<Device>;
 
-    /// Returns why no device of `devices()` is named `name`, and how to get it, if that is known.
-    /// The `NotFound` error quotes this text.
+    /// Returns why no device of `devices()` is named `name`, and how to get such a device, if that
+    /// is known. The `NotFound` error quotes this text.
     fn why_not(&self, _name: &str) -> Option<String> {
         None
     }
@@ -142,9 +142,9 @@ pub unsafe trait Adapter: Send + Sync {
         Err(no_manager())
     }
 
-    /// Checks whether an endpoint of this device can connect to the endpoint whose blob this is, as
-    /// far as the blob shows. Does not block, and contacts no peer. Streams that can fall back to
-    /// TCP call this.
+    /// Checks, as far as the blob shows, whether an endpoint of this device can connect to the
+    /// endpoint that exported it. Does not block, and contacts no peer. Streams that can fall back
+    /// to TCP call this.
     ///
     /// # Errors
     ///
@@ -181,12 +181,13 @@ pub unsafe trait Adapter: Send + Sync {
         Liveness::Alive
     }
 
-    /// Returns how many Jobs the device has finished, if it counts them.
+    /// Returns how many Jobs the device has finished, or `None` if it does not count them.
     fn jobs(&self) -> Option<u64> {
         None
     }
 
-    /// Returns how long the device's engines have worked, if they are threads of this process.
+    /// Returns how long the device's engines (the threads of this process that do its Jobs) have
+    /// worked, or `None` if the provider does not measure this.
     fn engine_time(&self) -> Option<Duration> {
         None
     }
@@ -257,13 +258,15 @@ impl Device {
         self.adapter.liveness()
     }
 
-    /// Returns how many Jobs the device has finished since it was opened, if it counts them.
+    /// Returns how many jobs the device has finished since it was opened, or `None` if it does not
+    /// count them.
     pub fn jobs(&self) -> Option<u64> {
         self.adapter.jobs()
     }
 
-    /// Returns how long the device's engines have worked since it was opened, if they are threads
-    /// of this process. The time is counted when they pause.
+    /// Returns how long the device's engines (the threads of this process that do its jobs) have
+    /// worked since it was opened, or `None` if its provider does not measure this. The time of an
+    /// engine is added when the engine pauses.
     pub fn engine_time(&self) -> Option<Duration> {
         self.adapter.engine_time()
     }

@@ -57,13 +57,13 @@ pub struct Representor {
 }
 
 impl Representor {
-    /// Opens the representor with this name (`hpf0`), vuid, or PCI address of its function
-    /// (`0b:00.0`).
+    /// Opens a representor by its name (`hpf0`), or by the [`vuid`](RepInfo::vuid) or the PCI
+    /// address (`0b:00.0`) of its function.
     ///
     /// # Errors
     ///
-    /// `NotFound`, with the names of all that exist; `NotSupported` if the device has no
-    /// representors.
+    /// `NotFound` if there is no such representor (the message lists the names that exist);
+    /// `NotSupported` if the device has no representors.
     pub fn open(device: &Device, name: &str) -> Result<Representor> {
         let find = |info: &RepInfo| info.is_named(name);
         Representor::find(device, &format!("\"{name}\""), find)
@@ -71,7 +71,7 @@ impl Representor {
     }
 
     /// Opens the function that `info` describes, in its present state. The function is found by its
-    /// vuid.
+    /// [`vuid`](RepInfo::vuid).
     ///
     /// # Errors
     ///

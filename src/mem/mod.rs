@@ -15,9 +15,9 @@
 //! guard whose lease is refused fails with `InUse`: it never waits, and there is no undefined
 //! behaviour.
 //!
-//! Leases belong to the [`Mmap`]. A [`BufPool`] and a [`BufArray`] claim their range, and a lease
-//! on one of their elements is a count in the element's word. Bufs of a [`BufInventory`] may
-//! overlap, so the Mmap keeps their leased ranges in interval trees.
+//! Leases belong to the [`Mmap`]. A [`BufPool`] and a [`BufArray`] claim their range, and each of
+//! their elements counts its own leases. Bufs of a [`BufInventory`] may overlap, so the Mmap keeps
+//! their leased ranges in interval trees.
 //!
 //! A lease is a reference as well: an element returns to its pool once it has neither a handle nor
 //! a lease. So nothing dangles when a Buf, a guard or a future is dropped or forgotten, in whatever

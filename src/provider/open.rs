@@ -28,8 +28,8 @@ impl Device {
     ///
     /// An adapter's name (`mlx5_0`) opens its first port that is up, or its first port if none is
     /// up. A name with a port number opens that port: `mlx5_0/2` is the second. Ports are numbered
-    /// from 1. Each of these names is a device of its own, with memory and contexts of its own;
-    /// `mlx5_0/1` is `mlx5_0` if the adapter has one port.
+    /// from 1. Each of these names is a device of its own, with memory and contexts of its own; if
+    /// the adapter has one port, `mlx5_0/1` is the same device as `mlx5_0`.
     ///
     /// # Errors
     ///

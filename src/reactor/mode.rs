@@ -31,25 +31,28 @@ use crate::sync::seq_cst_order;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// The task sleeps, and the event handle wakes it. Needs a Tokio runtime with I/O. (DOCA's
-    /// default is polling; a Tokio service must not occupy a core unasked.)
+    /// The task sleeps, and the event handle wakes it. Needs a Tokio runtime with I/O. (DOCA polls
+    /// by default. Here the default is to sleep, since a Tokio service must not occupy a core
+    /// unasked.)
     ///
     /// An idle WorkQ makes no wake-ups, with two exceptions. While the device refuses jobs although
     /// the WorkQ has free slots, and operations wait to be submitted, the WorkQ asks the device
     /// again after 1 ms, then after twice as long each time, and at last every 100 ms. And a
     /// [`SyncEvent::wait_gt`](crate::sync_event::SyncEvent::wait_gt) reads the value at least every
-    /// 8.4 ms in two cases: on a device that cannot wait, and while other waits use all of the
-    /// event's capacity for waits.
+    /// 8.4 ms in two cases: on a device that cannot wait, and while
+    /// [`max_waits`](crate::device::SyncEventCaps::max_waits) other waits for the event are in
+    /// flight.
     ///
     /// # Panics
     ///
     /// In a runtime without I/O an operation panics when it is polled and would wait, as Tokio's
-    /// socket types do. So do `start`, `bind` and `accept`. Build the runtime with
-    /// [`enable_io`](tokio::runtime::Builder::enable_io). The operation has not begun when it
-    /// panics; an operation that began on another runtime continues as if it were dropped. The
-    /// WorkQ remains usable. If an operation in flight is dropped in such a runtime, the panic is
-    /// caught, and the next operation that is polled notices the end of the job. The panic hook may
-    /// still write a line about the panic, and with `panic = "abort"` the process ends.
+    /// socket types do. So do [`Op::start`](crate::Op::start), and `bind` and `accept` of a
+    /// listener. Build the runtime with [`enable_io`](tokio::runtime::Builder::enable_io). The
+    /// operation has not begun when it panics; an operation that began on another runtime continues
+    /// as if it were dropped. The WorkQ remains usable. If an operation in flight is dropped in
+    /// such a runtime, the panic is caught, and the next operation that is polled notices the end
+    /// of the job. The panic hook may still write a line about the panic. With `panic = "abort"`
+    /// the process ends.
     #[default]
     EventDriven,
     /// The task polls until the job has completed. Jobs make no system calls, and no runtime is
@@ -64,15 +67,16 @@ pub enum Mode {
     /// waits for sync events sleep, all operations sleep.
     ///
     /// Most polls are in vain if jobs take longer than `spin`, or if the device or the peer needs
-    /// this CPU. Then most operations sleep at once, until polling helps again: only one in 65
-    /// polls, which takes at most 1 % of the time. Waits for the end of a connection and for
-    /// [`shutdown`](crate::WorkQ::shutdown) always sleep.
+    /// this CPU. Then most operations sleep at once, until polling helps again: only one operation
+    /// in 65 polls, and polling takes at most 1 % of the time. Waits for the end of a connection
+    /// and for [`shutdown`](crate::WorkQ::shutdown) always sleep.
     ///
     /// Polling is cooperative: after each poll the other tasks of the thread run.
     Hybrid {
         /// The time for which an operation polls before it sleeps, at most 1 s. If it is shorter
-        /// than a wake-up takes, 20 to 50 us, both sides sleep at each job. The clock is read only
-        /// now and then, so that the time may be exceeded by a few polls.
+        /// than a wake-up takes (20 to 50 us), two sides that wait for each other both sleep at
+        /// each job. The operation reads the clock only now and then, so it may exceed the time by
+        /// a few polls.
         spin: Duration,
     },
 }

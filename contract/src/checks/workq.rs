@@ -62,7 +62,8 @@ pub fn sleeps_and_wakes(subject: impl Into<Subject>) {
     });
 }
 
-/// Awaits one WorkQ on several runtimes, one of which has registered and is then blocked.
+/// Awaits jobs of one WorkQ on several runtimes. One runtime has registered with the WorkQ, and
+/// then stops polling its driver.
 ///
 /// # Panics
 ///

@@ -225,8 +225,8 @@ fn too_long(peers: &Peers) {
     pair.finish();
 }
 
-/// Checks that an endpoint rejects operations that it does not permit, without executing them, on
-/// both sides, and that it executes those that it permits.
+/// Checks that an endpoint executes the operations of its peer that it permits. It must not execute
+/// any other operation, and such an operation must end the connection on both sides.
 ///
 /// # Panics
 ///

@@ -18,8 +18,10 @@ const STEPS: usize = 300;
 /// Checks endpoint duty 4 for an endpoint with a `pooled_len`:
 ///
 /// - Each message is taken whole, once, and in order.
-/// - The peer has exactly the credits that it was lent.
-/// - A taker that has found no message is notified of the next one.
+/// - The peer has exactly the credits that the endpoint has granted. A credit permits it to send
+///   one message.
+/// - After [`has_message`](tokio_doca::device::contract::Endpoint::has_message) has returned false,
+///   the endpoint calls `changed` once a message comes.
 /// - The messages of a peer that has left can still be taken. A reset drops them.
 ///
 /// A device whose `max_pooled_len` is 0 has no such endpoints, and passes.
@@ -27,7 +29,7 @@ const STEPS: usize = 300;
 /// # Panics
 ///
 /// Panics if a message is lost, changed, taken twice or out of order, if a notification is missing,
-/// or if a message uses a credit that was not lent.
+/// or if a message uses a credit that was not granted.
 pub fn pooled_messages_are_taken_in_order(peers: impl Into<Peers>) {
     watched("pooled_messages_are_taken_in_order", peers, |peers| {
         if peers.least(|caps| caps.max_pooled_len as u64) == 0 {

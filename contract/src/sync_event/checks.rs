@@ -99,7 +99,7 @@ pub fn event_jobs_are_done_in_order(events: impl Into<Events>) {
 }
 
 /// Checks that a wait ends once the masked value is greater than the threshold, and not before. A
-/// wait that was canceled must not end.
+/// wait that was cancelled must not end.
 ///
 /// # Panics
 ///

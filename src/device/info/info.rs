@@ -77,7 +77,8 @@ impl DevInfo {
         &self.0.caps
     }
 
-    /// Returns true if `name` is the device's name, or its PCI address in either form.
+    /// Returns true if `name` is the device's name, or its PCI address in full (`0000:0b:00.0`) or
+    /// in short (`0b:00.0`).
     #[doc(alias = "doca_devinfo_get_is_pci_addr_equal")]
     #[doc(alias = "doca_devinfo_is_equal_pci_addr")]
     pub fn is_named(&self, name: &str) -> bool {

@@ -45,8 +45,8 @@ impl RdmaKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaCaps {
-    /// The maximum size of a message, read or write, in bytes, and at most 2 GiB. A longer
-    /// operation fails with `InvalidValue`.
+    /// The maximum size in bytes of a message, of a read and of a write; never more than 2 GiB. A
+    /// longer operation fails with `InvalidValue`.
     #[doc(alias = "doca_rdma_get_max_message_size")]
     #[doc(alias = "doca_rdma_cap_get_max_message_size")]
     pub max_message_size: u64,
@@ -80,12 +80,12 @@ pub struct RdmaCaps {
     /// on their way, and are lost if the connection fails. A later read that completes proves that
     /// the bytes have arrived.
     pub acknowledged: bool,
-    /// The number of addresses of the device's port.
+    /// The number of addresses (GIDs) of the device's port.
     #[doc(alias = "doca_rdma_get_gid_table_size")]
     #[doc(alias = "doca_rdma_cap_get_gid_table_size")]
     pub gid_table_size: u32,
-    /// True if the device sends packets over a network, as [`Transport`](crate::device::Transport)
-    /// configures.
+    /// True if the device sends packets over a network. [`Transport`](crate::device::Transport) has
+    /// the settings for them.
     pub transport: bool,
     /// The number of partition keys of the device's port.
     pub pkey_table_size: u32,
@@ -96,9 +96,9 @@ pub struct RdmaCaps {
 }
 
 impl RdmaCaps {
-    /// Returns the capabilities of a device that has all operations, queues of at most `queue_size`
-    /// and one address, and that can signal an event handle. No Rdma of the device receives from a
-    /// pool.
+    /// Returns the capabilities of a device that has all operations, one address, and queues of at
+    /// most `queue_size` jobs or receives, and that can signal an event handle. No Rdma of the
+    /// device receives from a pool.
     pub fn new(max_message_size: u64, queue_size: u32, max_list_len: u32) -> RdmaCaps {
         RdmaCaps {
             max_message_size: max_message_size.min(1 << 31),

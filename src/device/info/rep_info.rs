@@ -106,7 +106,7 @@ impl RepCaps {
 }
 
 /// A function that can be opened as a [`Representor`](crate::device::Representor): a snapshot,
-/// taken when the function was listed (Core guide 3.2.2).
+/// taken when the function was listed (DOCA Core guide 3.2.2).
 ///
 /// ```
 /// use tokio_doca::device::{PciFunction, RepFilter, RepInfo, Representor};
@@ -182,8 +182,8 @@ impl RepInfo {
         self.0.kind
     }
 
-    /// Returns true if `name` is the representor's name, its vuid, or the PCI address of its
-    /// function in either form.
+    /// Returns true if `name` is the representor's name, the [`vuid`](RepInfo::vuid) of its
+    /// function, or the function's PCI address, in full or in short.
     #[doc(alias = "doca_devinfo_rep_get_is_pci_addr_equal")]
     #[doc(alias = "doca_devinfo_rep_is_equal_pci_addr")]
     pub fn is_named(&self, name: &str) -> bool {

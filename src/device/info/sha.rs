@@ -26,7 +26,7 @@ pub struct ShaCaps {
     /// True if a message can be hashed in several Jobs, by a session.
     #[doc(alias = "doca_sha_cap_task_partial_hash_get_supported")]
     pub sessions: bool,
-    /// True if hardware computes the hashes, and not the CPU.
+    /// True if hardware computes the hashes; false if the CPU does.
     #[doc(alias = "doca_sha_get_hardware_supported")]
     pub hardware: bool,
     /// The maximum number of bytes in a job. A larger job fails with `InvalidValue`
@@ -47,8 +47,8 @@ pub struct ShaCaps {
 }
 
 impl ShaCaps {
-    /// Returns the capabilities of a device whose CPU computes all algorithms, also for sessions,
-    /// and whose jobs can signal an event handle.
+    /// Returns the capabilities of a device that computes all algorithms on the CPU, for whole
+    /// messages and for sessions, and whose jobs can signal an event handle.
     pub fn on_cpu(max_src_len: u64, max_list_len: u32) -> ShaCaps {
         ShaCaps {
             algorithms: Algorithm::ALL.into(),

@@ -45,7 +45,8 @@ pub struct SyncEventCaps {
     /// do the waits of a [`BlockingSyncEvent`](crate::sync_event::BlockingSyncEvent).
     ///
     /// `None` if the device cannot wait. The crate then submits jobs that get the value until the
-    /// value is greater than the threshold; neither number has a limit then.
+    /// value is greater than the threshold. In that case neither the threshold nor the value has a
+    /// limit.
     pub max_wait: Option<u64>,
     /// True if the mask of a wait must be 0, or 1, 2, 4 or 8 adjacent whole bytes. A wait with
     /// another mask then fails with `InvalidValue`.

@@ -2,7 +2,8 @@
 
 use crate::error::JobError;
 
-/// The name of one Job in flight: its slot, and the number of this use of the slot.
+/// The name of one Job, receive or wait in flight: a table, the index of an entry there, and the
+/// generation, which counts the uses of the entry.
 ///
 /// ```text
 /// 63            32 31       20 19         0
@@ -10,9 +11,9 @@ use crate::error::JobError;
 /// ```
 ///
 /// A provider returns the Token unchanged in the [`Completion`]. The provider's own tables may use
-/// the Token's index, which is less than the depth of the queue. On an adapter, the whole word is
-/// the `wr_id` of a Job's last request. `u64::MAX` is never a Token, so the Job's other requests
-/// may use it.
+/// the Token's index, which for a Job is less than the depth of the queue. On an adapter, the whole
+/// word is the `wr_id` of a Job's last request. `u64::MAX` is never a Token, so the Job's other
+/// requests may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "wr_id")]
 pub struct Token(u64);
@@ -24,7 +25,8 @@ impl Token {
     /// The maximum number of slots in a table.
     pub(crate) const MAX_SLOTS: u32 = 1 << INDEX_BITS;
 
-    /// Returns the Token of a slot. This is public for tests that drive a provider without a WorkQ.
+    /// Returns the Token of an entry. This is public for tests that drive a provider without a
+    /// WorkQ.
     ///
     /// # Panics
     ///
@@ -39,23 +41,24 @@ impl Token {
         Token(raw)
     }
 
-    /// Returns the word to give to a device.
+    /// Returns the Token as one number, which a device can carry.
     pub const fn as_raw(self) -> u64 {
         self.0
     }
 
-    /// Returns the Slot's index in its table; less than the depth of the queue.
+    /// Returns the index of the entry in its table. For Jobs it is less than the depth of the
+    /// queue.
     pub const fn index(self) -> u32 {
         self.0 as u32 & (Token::MAX_SLOTS - 1)
     }
 
-    /// Returns the number of the table: 0 for Jobs that finish by themselves, others for receives
-    /// and waits of a context.
+    /// Returns the number of the table: 0 for the Jobs of a WorkQ. Receives and waits of each
+    /// context are in tables with other numbers.
     pub const fn table(self) -> u32 {
         self.0 as u32 >> INDEX_BITS
     }
 
-    /// Returns the generation: the number of this use of the Slot.
+    /// Returns the generation: the number of this use of the entry.
     pub const fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }

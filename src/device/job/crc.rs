@@ -15,8 +15,8 @@ use crate::error::{JobError, Reason};
 /// The seed of a CRC, and the value that is expected.
 ///
 /// CRCs are in the form that protocols use: the CRC of `123456789` is `0xe3069283`. The seed is the
-/// CRC of the preceding bytes, and 0 if there are none. Linux's `crc32c()` inverts neither at the
-/// start nor at the end. Seeds and checksums that were computed with it, such as ext4's, are
+/// CRC of the preceding bytes, and 0 if there are none. Linux's `crc32c()` inverts the CRC neither
+/// at the start nor at the end. Seeds and checksums that were computed with it, such as ext4's, are
 /// therefore the complements of those here: `.seed(!seed).expected(!stored)`.
 ///
 /// ```

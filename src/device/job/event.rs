@@ -2,8 +2,8 @@
 
 use super::effect::Effect;
 
-/// An atomic operation on a sync event's counter. All processors see these operations in one order.
-/// The result is a value of the counter.
+/// An atomic operation on a sync event's counter. All processors see these operations in the same
+/// order. The result of each is a value of the counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventJob {
     /// Returns the value of the counter.

@@ -17,8 +17,7 @@ use crate::error::JobError;
 /// A job of any kind, by reference.
 ///
 /// The reference is valid only during the call: a device that accepts the job copies what it needs.
-/// A `Job` has the same small size for all kinds, so that a copy does not carry the bytes of a
-/// remote operation.
+/// Since it holds a reference, a `Job` has the same small size for all kinds.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 #[doc(alias = "doca_job")]

@@ -121,8 +121,7 @@ impl Segments {
         Segments(Repr::Many(NonNull::from(list).cast(), list.len()))
     }
 
-    /// Returns Segments without memory, as for the side that an
-    /// [`AccelJob`](crate::device::AccelJob) does not have.
+    /// Returns Segments without memory, for a side that the job does not have.
     pub fn none() -> Segments {
         Segments(Repr::Many(NonNull::dangling(), 0))
     }

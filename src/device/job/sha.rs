@@ -43,8 +43,8 @@ pub struct ShaJob {
 }
 
 impl ShaJob {
-    /// Returns a job that hashes a whole message, in memory that no other party writes. Without a
-    /// `dst`, it hashes a part of a message.
+    /// Returns a job that hashes a whole message, in memory that no other party writes. For a part
+    /// of a message, set `session` as well; only the last part has a `dst`.
     pub fn new(algorithm: Algorithm, src: Segments, dst: impl Into<Option<Segment>>) -> ShaJob {
         ShaJob {
             algorithm,

@@ -3,16 +3,16 @@
 use crate::error::{Error, ErrorKind, Result};
 
 bitflags::bitflags! {
-    /// Access flags of an Mmap (Core guide 3.3.1; `doca_access_flags`).
+    /// Access flags of an Mmap (DOCA Core guide 3.3.1; `doca_access_flags`).
     ///
     /// The default is `LOCAL_READ_WRITE`. A local device may always read, whatever the flags say.
     ///
     /// An [`Rdma`](crate::Rdma) therefore sends and writes from `LOCAL_READ_ONLY` memory; it
-    /// refuses to receive or read into such memory (`NotPermitted`). The RDMA guide is stricter:
-    /// its table of permissions (5.1.4) asks for `LOCAL_READ_WRITE` on the requester's side of
-    /// every operation. The source of a send or a write is only read, which `doca_types.h` always
-    /// permits a local device, and adapters register such memory (`ibv_reg_mr(3)` always grants
-    /// local reads). A program that shall run on DOCA as well should give all its RDMA memory
+    /// refuses to receive or read into such memory (`NotPermitted`). NVIDIA's RDMA guide is
+    /// stricter: its table of permissions (5.1.4) asks for `LOCAL_READ_WRITE` on the requester's
+    /// side of every operation. The source of a send or a write is only read, which `doca_types.h`
+    /// always permits a local device, and adapters register such memory (`ibv_reg_mr(3)` always
+    /// grants local reads). A program that must also run on DOCA should give all its RDMA memory
     /// `LOCAL_READ_WRITE`.
     ///
     /// ```
@@ -30,11 +30,11 @@ bitflags::bitflags! {
     #[doc(alias = "doca_access_flags")]
     #[doc(alias = "doca_access_flag")]
     pub struct Access: u32 {
-        /// Local devices read only. It is the value 0: the absence of `LOCAL_READ_WRITE`.
+        /// Local devices may only read. This is the value 0: the absence of `LOCAL_READ_WRITE`.
         #[doc(alias = "DOCA_ACCESS_LOCAL_READ_ONLY")]
         #[doc(alias = "DOCA_ACCESS_FLAG_LOCAL_READ_ONLY")]
         const LOCAL_READ_ONLY = 0;
-        /// Local devices read and write.
+        /// Local devices may read and write.
         #[doc(alias = "DOCA_ACCESS_LOCAL_READ_WRITE")]
         #[doc(alias = "DOCA_ACCESS_FLAG_LOCAL_READ_WRITE")]
         const LOCAL_READ_WRITE = 1;
@@ -86,8 +86,9 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for unknown flags, for both `DPU_*` flags at once, and for a peer that may
-    /// write memory that its owner may not (the rule of `ibv_reg_mr(3)`).
+    /// `InvalidValue` for unknown flags, for both `DPU_*` flags at once, and for flags that let a
+    /// peer write memory that this process may not write (the rule of `ibv_reg_mr(3)`). The error
+    /// names `op` as the call that failed.
     pub fn validate(self, op: &'static str) -> Result<()> {
         let unknown = self.bits() & !Access::all().bits();
         if unknown != 0 {

@@ -131,8 +131,8 @@ impl ExportRequest {
     /// # Safety
     ///
     /// The memory of the Region belongs to `owner`. If there is a `backing`, the memory begins at
-    /// `backing.offset` in its memfd. It stays valid until the [`Exported`] was dropped, and for
-    /// ever if `leak_flag` was set by then.
+    /// `backing.offset` in its memfd. The memory stays valid until the [`Exported`] was dropped,
+    /// and for ever if `leak_flag` was set by then.
     pub unsafe fn new(
         region: Region,
         backing: Option<Backing>,

@@ -236,12 +236,12 @@ pub unsafe trait Endpoint: Submit {
     fn listen(&self, blob: &[u8]) -> Result<()>;
 
     /// Connects to an Endpoint that [`listen`](Endpoint::listen)s for this one. It may block until
-    /// the deadline. The peer may be hostile, so its blob must lead to an Endpoint of the process
-    /// that made the blob. By default this calls [`connect`](Endpoint::connect).
+    /// the deadline. The peer may be hostile, so the call connects only to an Endpoint of the
+    /// process that made the blob. By default this calls [`connect`](Endpoint::connect).
     ///
     /// # Errors
     ///
-    /// As [`connect`](Endpoint::connect); `NotPermitted` if the blob leads elsewhere.
+    /// As [`connect`](Endpoint::connect); `NotPermitted` if the blob leads to another process.
     fn dial(&self, blob: &[u8], deadline: Instant) -> Result<()> {
         self.connect(blob, deadline)
     }

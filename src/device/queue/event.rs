@@ -146,7 +146,7 @@ pub trait EventCounter: Send + Sync {
     /// # Errors
     ///
     /// As for `perform`; also, for the event's owner, [`JobError::event_peer_gone`] if the process
-    /// that had imported the event has ended, and no other has imported it since.
+    /// that had imported the event has ended, and no other process has imported it since.
     fn ask(&self, wait: &EventWait) -> Result<Option<u64>, JobError>;
 
     /// Returns the blob that [`Adapter::import_event`](crate::device::Adapter::import_event) needs:
@@ -176,10 +176,11 @@ pub trait EventCounter: Send + Sync {
 ///   wait.
 /// - A wait that finds the value beyond
 ///   [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) fails with
-///   [`JobError::event_too_high`], whether it begins there or has waited before.
+///   [`JobError::event_too_high`], whether it finds that value when it begins or later.
 pub trait EventPort: Submit {
-    /// Returns the result of the wait, or `Pending` if it would have to wait, if the device knows
-    /// this at once. Otherwise returns `None`. It never begins the wait.
+    /// Checks the wait without beginning it. Returns its result if it would complete at once, and
+    /// `Pending` if it would not. Returns `None`, as the default does, if the device does not know
+    /// at once.
     fn try_wait(&self, _wait: &EventWait) -> Option<Poll<Result<u64, JobError>>> {
         None
     }

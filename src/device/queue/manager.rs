@@ -21,17 +21,17 @@ pub struct CmOptions {
 }
 
 /// A function that is called once, on any thread, with the private data of the peer's application,
-/// or an error. It only wakes the task that waits.
+/// or an error. The function is cheap: it only wakes the task that waits.
 pub type CmAnswer = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
 
 /// A function that is called, on any thread, with each connection request, and with an error once
-/// no more can come. Like a [`CmAnswer`], it only wakes a task.
+/// no more can come. Like a [`CmAnswer`], the function only wakes a task.
 pub type CmArrivals = Arc<dyn Fn(Result<Box<dyn CmOffer>>) + Send + Sync>;
 
 /// A listener of [`Adapter::listen_at`](super::super::contract::Adapter::listen_at). Dropping it
 /// stops listening, and does not wait.
 pub trait CmListening: Send + Sync {
-    /// Returns the address that it listens at, with the port that was chosen.
+    /// Returns the address that the listener has, with the port that was chosen.
     fn local_addr(&self) -> SocketAddr;
 }
 

@@ -43,9 +43,9 @@ impl QueueConfig {
 /// The result of [`Queue::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// The next completion will be signaled.
+    /// The queue will signal the next completion.
     Armed,
-    /// The queue is armed, but completions that were not signaled may wait already: the caller
+    /// The queue is armed, but completions that it did not signal may wait already: the caller
     /// reaps them.
     Ready,
 }
@@ -61,7 +61,7 @@ pub enum Armed {
 pub unsafe trait Queue: Submit {
     /// Makes an Endpoint, in the state Init, whose Completions come out of this queue.
     ///
-    /// The crate calls it on devices that have [`RdmaCaps`](crate::device::RdmaCaps), within its
+    /// The crate calls it on devices that have [`RdmaCaps`](crate::device::RdmaCaps), within their
     /// limits.
     ///
     /// # Errors

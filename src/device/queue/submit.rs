@@ -76,7 +76,7 @@ pub unsafe trait Submit: Send + Sync {
     ///
     /// The memory of the jobs is valid, and leased, until their completion was reaped. Until then,
     /// no other party uses a job's session, if it has one. None of the Tokens is in flight already,
-    /// and no more jobs than the queue's depth are.
+    /// and the number of jobs in flight stays within the queue's depth.
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted;
 }
 
@@ -92,7 +92,7 @@ pub struct Submitted {
 }
 
 impl Submitted {
-    /// Returns the result if no job was accepted, for the reason `refused`.
+    /// Returns the result of a submission that accepted no job, for the reason `refused`.
     pub fn none(refused: JobError) -> Submitted {
         Submitted {
             accepted: 0,
@@ -100,8 +100,8 @@ impl Submitted {
         }
     }
 
-    /// Returns the result if no job was accepted, because the object does not know the kind of the
-    /// first job.
+    /// Returns the result of a submission that accepted no job, because the object does not know
+    /// the kind of the first job.
     pub fn unsupported(jobs: &[(Token, Job<'_>)]) -> Submitted {
         let refused = JobError::device(ErrorKind::NotSupported, 0);
         Submitted {

@@ -44,9 +44,9 @@ pub struct Transport {
     /// The maximum number of routers that a packet may pass, 1 to 255. Defaults to 64. Lower it to
     /// keep packets within a network.
     pub hop_limit: u8,
-    /// The address of this side: a GID of the port, where IPv4 addresses are mapped. With `None`,
-    /// the default, [`gid_index`](crate::rdma::RdmaBuilder::gid_index) or its default selects the
-    /// address.
+    /// The address of this side: a GID of the port. An IPv4 address is written as `::ffff:a.b.c.d`.
+    /// With `None`, the default, [`gid_index`](crate::rdma::RdmaBuilder::gid_index) or its default
+    /// selects the address.
     pub gid: Option<Ipv6Addr>,
     /// The preferred address of this side, in the network by which it found its peer. The
     /// connection uses it if the port has this address and neither `gid` nor a `gid_index` is set.
@@ -82,7 +82,7 @@ pub struct Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Path {
-    /// The address of this side's port (its GID). IPv4 addresses are mapped.
+    /// The address of this side's port (its GID). An IPv4 address is written as `::ffff:a.b.c.d`.
     pub gid: Ipv6Addr,
     /// The peer's address.
     pub peer_gid: Ipv6Addr,

@@ -12,7 +12,7 @@ use crate::error::{JobError, Reason};
 use crate::mem::element::{Element, Handle};
 use crate::mem::mmap::MmapInner;
 
-/// A piece of an [`Mmap`](crate::Mmap): headroom, data, tailroom (Core guide 3.3.3).
+/// A piece of an [`Mmap`](crate::Mmap): headroom, data, tailroom (DOCA Core guide 3.3.3).
 ///
 /// ```text
 /// | headroom | data | tailroom |
@@ -21,7 +21,7 @@ use crate::mem::mmap::MmapInner;
 /// A job reads the data of its source. It appends what it writes to the data of its destination,
 /// which grows into the tailroom. The headroom is never touched. Clones are the same Buf, and share
 /// its headroom, data and tailroom. When the last handle and the last lease are gone, the Buf
-/// returns to where it came from.
+/// returns to its pool, array or inventory.
 ///
 /// ```
 /// # use tokio_doca::{Buf, BufPool, Device, Mmap};

@@ -13,10 +13,10 @@ impl Buf {
     /// can be used again. The future keeps a clone of the Buf.
     ///
     /// A job whose future was dropped, for example by a `tokio::time::timeout`, continues, and uses
-    /// its memory until it has completed. For that its WorkQ must be polled, as for any other job:
-    /// by a Tokio runtime with I/O, by [`WorkQ::block_on`](crate::WorkQ::block_on), or by a loop of
-    /// the application. A dropped receive keeps its Buf until another receive replaces it, or until
-    /// its Rdma is reset or dropped. A job that failed with
+    /// its memory until it has completed. Like any other job, it completes only if its WorkQ is
+    /// polled: by a Tokio runtime with I/O, by [`WorkQ::block_on`](crate::WorkQ::block_on), or by a
+    /// loop of the application. A dropped receive keeps its Buf until another receive replaces it,
+    /// or until its Rdma is reset or dropped. A job that failed with
     /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept) keeps its Buf for ever.
     ///
     /// Other tasks that have a handle of the Buf may use it again before this task continues. A Buf

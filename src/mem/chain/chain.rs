@@ -19,7 +19,7 @@ use crate::mem::element::{AfterLease, ReadLease, WriteLease};
 use crate::mem::mmap::Holder;
 use crate::sync::{Mutex, MutexGuard, lock};
 
-/// A list of buffers that a job gathers from or scatters to, in order (Core guide 3.3.3,
+/// A list of buffers that a job gathers from or scatters to, in order (DOCA Core guide 3.3.3,
 /// `doca_buf_list`).
 ///
 /// The pieces are Bufs and slices of Bufs. A copy also takes chains with ranges of imported memory

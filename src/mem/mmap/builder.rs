@@ -72,9 +72,9 @@ impl MmapBuilder {
     /// Registers the memory for one use only: for copies of this process (and hashes, and an
     /// accelerator's jobs), or for remote operations.
     ///
-    /// An adapter makes a registration for each use, and counts the pages of each against the limit
-    /// of `ulimit -l`: one use halves that. A context for the other use refuses the Bufs
-    /// ([`Reason::OtherUse`](crate::error::Reason::OtherUse)).
+    /// An adapter makes a registration for each use, and the pages of each count against the limit
+    /// of `ulimit -l`. With one use they count only once. A context for the other use refuses the
+    /// Bufs ([`Reason::OtherUse`](crate::error::Reason::OtherUse)).
     pub fn only_for(mut self, purpose: RegistrationUse) -> MmapBuilder {
         self.only_for = Some(purpose);
         self
@@ -91,11 +91,11 @@ impl MmapBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` without a device or for no bytes, or if the access flags contradict each
-    /// other; `InUse` if a device was named twice; `NoMemory` if there is not enough memory, or not
-    /// enough huge pages (the message says how to get some), or for too many devices;
-    /// `NotSupported` for huge pages that the machine does not have; the error of a device that
-    /// refuses the registration: no device holds the memory then.
+    /// `InvalidValue` if no device was added, if `len` is 0, or if the access flags contradict each
+    /// other; `InUse` if a device was added twice; `NoMemory` if there is not enough memory, if
+    /// there are not enough huge pages (the message says how to get some), or if too many devices
+    /// were added; `NotSupported` for huge pages that the machine does not have; the error of a
+    /// device that refuses the registration. After an error no device holds the memory.
     #[doc(alias = "doca_mmap_start")]
     pub fn alloc(self, len: usize) -> Result<Mmap> {
         const OP: &str = "MmapBuilder::alloc";
@@ -124,8 +124,8 @@ impl MmapBuilder {
     /// must be `LOCAL_READ_ONLY`, and does lend slices.
     ///
     /// If the memfd has huge pages, another process that holds it can punch out pages. If the
-    /// kernel has none to replace them, touching them is a SIGBUS as well. Share such a memfd only
-    /// with processes that you trust.
+    /// kernel has no huge pages to replace them, touching them kills this process with SIGBUS as
+    /// well. Share such a memfd only with processes that you trust.
     ///
     /// ```
     /// # use tokio_doca::{mem::BufInventory, Device, Mmap};
@@ -196,10 +196,10 @@ impl MmapBuilder {
         self.begin(OP, memory)
     }
 
-    /// Registers `Bytes`, so that jobs can send or copy them without an extra copy before. The
-    /// access is `LOCAL_READ_ONLY`, whatever was set.
+    /// Registers `Bytes`, so that jobs can read them where they are. The access is
+    /// `LOCAL_READ_ONLY`, whatever was set.
     ///
-    /// The Mmap has a handle of the `Bytes`, and drops it as
+    /// The Mmap has a handle of the `Bytes`, which it drops as
     /// [`from_owner`](MmapBuilder::from_owner) drops an owner. Such memory cannot be exported.
     ///
     /// ```
@@ -214,8 +214,8 @@ impl MmapBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if `bytes` is empty, or if the access lets a peer write; and the errors of
-    /// [`alloc`](MmapBuilder::alloc) for devices.
+    /// `InvalidValue` if `bytes` is empty, or if the access that was set lets a peer write; and the
+    /// errors of [`alloc`](MmapBuilder::alloc) for devices.
     pub fn from_bytes(mut self, bytes: Bytes) -> Result<Mmap> {
         const OP: &str = "MmapBuilder::from_bytes";
         if self.access.peer_writable() {
@@ -233,7 +233,7 @@ impl MmapBuilder {
     }
 
     /// Makes an Mmap of the `len` bytes from `addr` on. `free` takes them back: it is called once,
-    /// with `addr` and `len`, when the last user of the Mmap is gone.
+    /// with `addr` and `len`, when the last user of the Mmap (a handle, Buf or job) is gone.
     ///
     /// `free` runs on the thread that drops the last user, possibly while that handles a
     /// completion: so `free` should not block. A panic in `free` is contained. Such memory can be

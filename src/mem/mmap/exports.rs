@@ -19,16 +19,16 @@ impl Mmap {
     /// at most 1,024 bytes; the application sends it there by any means.
     ///
     /// A process that has the blob can reach the memory, within the permissions `DPU_READ_ONLY` or
-    /// `DPU_READ_WRITE`: keep the blob secret. An Mmap may be exported to both audiences and by
-    /// several of its devices, at any time, even with jobs running. The same export again returns
-    /// the same blob. Exports end when the Mmap is stopped or dropped: jobs that importers begin
-    /// later fail ([`Reason::ExportRevoked`](crate::error::Reason::ExportRevoked)).
+    /// `DPU_READ_WRITE`: keep the blob secret. An Mmap may be exported to the DPU and to peers of
+    /// an Rdma, and by several of its devices, at any time, even with jobs running. Repeating an
+    /// export returns the same blob. Exports end when the Mmap is stopped or dropped: jobs that
+    /// importers begin later fail ([`Reason::ExportRevoked`](crate::error::Reason::ExportRevoked)).
     ///
     /// An export seals the memfd (fcntl(2)) with `F_SEAL_SHRINK`, `F_SEAL_GROW` and `F_SEAL_SEAL`.
     /// If no peer may write, it adds `F_SEAL_FUTURE_WRITE`: the kernel then refuses every new
-    /// writer, including the application. If one audience may write and the other may only read,
-    /// the kernel keeps only other users from writing: a process of the same user can reopen the
-    /// memfd (proc(5), `/proc/pid/fd`).
+    /// writer, including the application. If the DPU may write and the peers of an Rdma may only
+    /// read, or the reverse, the kernel keeps only readers of other users from writing: a process
+    /// of the same user can reopen the memfd (proc(5), `/proc/pid/fd`).
     ///
     /// # Errors
     ///
@@ -38,9 +38,9 @@ impl Mmap {
     /// would get the whole memfd); `NotSupported` if the device cannot export to the DPU
     /// ([`Caps::export_dpu`](crate::device::Caps::export_dpu)), for memory in no memfd
     /// ([`Mmap::is_exportable`]), and for huge pages that a peer may write; `Full` if this process
-    /// exports as many Mmaps, Rdmas and SyncEvents as the software device can; `NoMemory` if the
-    /// limit of locked memory (`ulimit -l`) keeps an adapter from registering the memory, and
-    /// `OperatingSystem` if the system refuses the export otherwise.
+    /// already exports the maximum number of Mmaps, Rdmas and SyncEvents of the software device;
+    /// `NoMemory` if the limit of locked memory (`ulimit -l`) keeps an adapter from registering the
+    /// memory, and `OperatingSystem` if the system refuses the export otherwise.
     #[doc(alias = "doca_mmap_export_dpu")]
     #[doc(alias = "doca_mmap_export_pci")]
     #[doc(alias = "doca_mmap_export")]

@@ -17,7 +17,7 @@ use crate::error::{JobError, Reason, Result};
 use crate::mem::ranges::{Ranges, Stage};
 use crate::sync::{Mutex, MutexGuard, lock, log};
 
-/// A memory range that is registered with devices (Core guide 3.3.1). Clones refer to the same
+/// A memory range that is registered with devices (DOCA Core guide 3.3.1). Clones refer to the same
 /// range.
 ///
 /// Memory that [`MmapBuilder::alloc`](crate::mem::MmapBuilder::alloc) makes is zeroed, populated (a
@@ -28,7 +28,7 @@ use crate::sync::{Mutex, MutexGuard, lock, log};
 /// |---|---|---|---|
 /// | `alloc` | yes | yes | no |
 /// | `from_memfd` | yes | if the memfd is sealed with `F_SEAL_WRITE` | no |
-/// | `from_owner`, `from_bytes`, `from_raw` | no | yes | unchanged |
+/// | `from_owner`, `from_bytes`, `from_raw` | no | yes | as without the Mmap |
 ///
 /// An Mmap that a peer may write lends no slices, whatever its memory is ([`Mmap::lends_slices`]).
 /// The memory is given back when the last handle, Buf and lease are gone.
@@ -149,7 +149,8 @@ impl Mmap {
     ///
     /// `BadState` if the Mmap is started; `InvalidValue` without a device; `InUse` if a device is
     /// named twice; `NoMemory` for more than [`Mmap::MAX_DEVICES`]; the error of a device that
-    /// refuses the registration. In that case the Mmap stays stopped, and no device holds it.
+    /// refuses the registration. If a device refuses, the Mmap stays stopped, and no device holds
+    /// it.
     #[doc(alias = "doca_mmap_start")]
     #[doc(alias = "doca_mmap_dev_rm")]
     #[doc(alias = "doca_mmap_rm_dev")]

@@ -24,8 +24,8 @@ pub enum ArrayTarget {
     Dpa,
 }
 
-/// An array of Bufs of one size, reached by their index (Core guide 3.3.4.2). Clones are the same
-/// array.
+/// An array of Bufs of one size, reached by their index (DOCA Core guide 3.3.4.2). Clones are the
+/// same array.
 ///
 /// All Bufs exist from the beginning. [`get`](BufArray::get) returns one more handle of the same
 /// Buf each time, with the headroom and data that the Buf was left with. The array claims its range

@@ -16,7 +16,7 @@ use crate::mem::element::{Handle, Slab, SlabHandle};
 use crate::mem::mmap::Mmap;
 use crate::sync::WaitNode;
 
-/// A pool of Bufs of one size (Core guide 3.3.4.2). Clones are the same pool.
+/// A pool of Bufs of one size (DOCA Core guide 3.3.4.2). Clones are the same pool.
 ///
 /// The pool claims its range of the Mmap until the pool and the last of its Bufs are gone. A Buf is
 /// handed out empty, and returns to the pool when its last handle, and the last job or guard on it,

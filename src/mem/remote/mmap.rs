@@ -18,8 +18,8 @@ use crate::device::{Access, Audience, Device, ImportOrigin, Imported, Segment};
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::mem::mmap::{Mmap, MmapInner};
 
-/// Memory that another process has exported, as a device of this process reaches it (Core guide
-/// 3.3.2). Clones are the same import.
+/// Memory that another process has exported, as a device of this process reaches it (DOCA Core
+/// guide 3.3.2). Clones are the same import.
 ///
 /// The memory is given back once all clones, RemoteBufs and jobs on it have gone. If the exporter
 /// stops or drops its Mmap, or exits, jobs in flight still complete. Later ones fail with
@@ -31,15 +31,16 @@ use crate::mem::mmap::{Mmap, MmapInner};
 ///
 /// # Trust
 ///
-/// An exporter can delay the importer. On the software device it can punch holes into memory that
-/// it may write, and a thread of the importer that touches the memory meanwhile waits: for up to
-/// 1.5 s while a hole of 4 GiB is punched. By default a copy of at most 64 KiB touches the memory
-/// in the task that awaits it. To copy from an exporter that is not trusted, import through a
-/// provider built with [`SoftBuilder::inline_limit(0)`](crate::soft::SoftBuilder::inline_limit): an
-/// engine thread touches the memory then, and only the copies of that provider's devices wait.
-/// Remote operations of an [`Rdma`](crate::Rdma), and a sync event whose counter lies in its
-/// owner's memory, always touch the memory in the task. The pages that a touch fills are charged to
-/// the process that touches.
+/// An exporter can delay the importer. On the software device, any process that may write the
+/// memory can punch holes into it (fallocate(2)). A thread of the importer that touches the memory
+/// meanwhile waits: for up to 1.5 s while a hole of 4 GiB is punched. By default a copy of at most
+/// 64 KiB touches the memory in the task that awaits it. To copy from an exporter that is not
+/// trusted, import through a provider built with
+/// [`SoftBuilder::inline_limit(0)`](crate::soft::SoftBuilder::inline_limit): an engine, a thread of
+/// the device, touches the memory then, and only the copies of that provider's devices wait. Remote
+/// operations of an [`Rdma`](crate::Rdma), and a sync event whose counter lies in its owner's
+/// memory, always touch the memory in the task. The pages that a touch fills are charged to the
+/// process that touches.
 ///
 /// On the software device, an exporter that replaces its program (execve(2)) has ended.
 ///
@@ -101,8 +102,9 @@ impl RemoteMmap {
     /// - `InvalidValue` if the bytes are no blob, or were cut off or changed; and for a blob of
     ///   another kind of object, with a message that names the call that takes it.
     /// - `UnsupportedVersion` for a newer blob.
-    /// - `NotSupported` if this device cannot import the memory, or if the blob is from another
-    ///   host, or from another network namespace without a path.
+    /// - `NotSupported` if this device cannot import the memory, if the blob is from another host,
+    ///   or if it is from another network namespace and the exporter does not listen at a path
+    ///   ([`soft::set_socket_path`](crate::soft::set_socket_path)).
     /// - `NotPermitted` if the exporter knows no such export: it was revoked, or the blob is
     ///   forged.
     /// - `ConnectionReset` if the exporter has gone.
@@ -111,7 +113,8 @@ impl RemoteMmap {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future detaches: the blocking call ends by itself, within the time limit.
+    /// If the future is dropped, the blocking call on the other thread ends by itself, within the
+    /// time limit.
     pub fn from_export(device: &Device, blob: &[u8]) -> Import {
         Import::new(device, blob)
     }

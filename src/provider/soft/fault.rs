@@ -40,14 +40,14 @@ pub enum Fault {
     /// Delays the job by this time. Jobs submitted after it are not delayed. A device without
     /// engines ignores the delay, since it has no thread that could wait.
     Delay(Duration),
-    /// Delays the job until this number of later jobs of its WorkQ on the same device were done, so
+    /// Delays the job until the device has done this number of later jobs of the same WorkQ, so
     /// that completions come in another order. Until then no job of the provider's devices runs
     /// inside its submission. If delayed and lost jobs take all slots of the WorkQ, no later job
     /// can come; then the first delayed job on a device is done.
     Behind(u32),
     /// Loses the job: its completion never comes. Its Bufs stay in use until the WorkQ is gone, and
-    /// [`shutdown`](crate::WorkQ::shutdown) waits forever. Drop a future that waits, or give it a
-    /// time limit.
+    /// [`shutdown`](crate::WorkQ::shutdown) waits for ever. A future that waits for the job never
+    /// completes: drop it, or give it a time limit.
     Lost,
     /// Breaks the WorkQ's queue: this job and all jobs in flight on that queue fail with `Driver`,
     /// and later jobs are refused with `BadState`. Other queues of the device continue.
@@ -68,8 +68,8 @@ impl Fault {
     }
 }
 
-/// The script of a provider's devices. Each job takes the next entry; once no entry is left, jobs
-/// pass.
+/// The script of faults for all devices of one [`Soft`](super::Soft). Each job takes the next
+/// entry; once no entry is left, jobs pass.
 ///
 /// While the script has entries, a [`Hold`] exists, a queue is broken, or a job waits for others
 /// ([`Fault::Behind`]), jobs do not run inside their submission.

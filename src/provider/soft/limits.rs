@@ -22,19 +22,19 @@ const MAX_WAITS: u32 = 1 << 16;
 /// beyond the limits before any memory is leased: a list or a size with `InvalidValue`, an
 /// event-driven WorkQ with `NotSupported`. `DevInfo::caps` returns the limits.
 ///
-/// | profile | longest list | largest copy or hash | largest RDMA message | RDMA queues | waits of a SyncEvent | event-driven | where the numbers come from |
+/// | profile | longest list | largest copy or hash | largest RDMA message | RDMA queues | waits of a SyncEvent | event-driven | source of the numbers |
 /// |---|---|---|---|---|---|---|---|
 /// | [`unlimited`](Limits::unlimited) | 2^32 - 1 | 2^63 - 1 | 2 GiB | 16,384 | any | yes | what the software device can do |
-/// | [`bluefield2`](Limits::bluefield2) | 1 | 1 MiB | 1 GiB | 8,192 | none: by getting | yes | **assumed**, on the safe side |
+/// | [`bluefield2`](Limits::bluefield2) | 1 | 1 MiB | 1 GiB | 8,192 | none: the crate reads the value instead | yes | **assumed**, on the safe side |
 /// | [`bluefield3`](Limits::bluefield3) | 64 | 2 MiB | 1 GiB | 8,192 | 0 to 254 | yes | reported by users, see below; NVIDIA publishes no numbers |
 ///
 /// - NVIDIA's guides and headers give no numbers. They have a program query the device
 ///   (`doca_dma_get_max_buf_size`, `doca_dma_get_max_list_buf_num_elem`), since firmware may change
 ///   them. Query them as well, with [`Dma::caps`](crate::Dma::caps).
 /// - BlueField-3: two public programs report the result of a query with DOCA 2.5 or later: one
-///   2,097,152 bytes, the other a list of 64. Neither names the generation. That both ran on a
-///   BlueField-3 is inferred from the host's description and from the use of its DPA. That the 2.2
-///   library returns the same is an **assumption**.
+///   reports 2,097,152 bytes, the other a list of 64. Neither names the generation of its card.
+///   That both ran on a BlueField-3 is inferred from the description of the host and from the use
+///   of the card's DPA. That the 2.2 library returns the same is an **assumption**.
 /// - BlueField-2: no figure was found. The header defines 1 as "no lists". 1 MiB is the largest
 ///   file of NVIDIA's own `dma_copy` application, which would not run on a device with less. Both
 ///   are **assumptions**.
@@ -49,8 +49,8 @@ const MAX_WAITS: u32 = 1 << 16;
 ///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). According to both sources only
 ///   BlueField-3 and ConnectX-7 have waits; that a BlueField-2 has none is inferred from that.
 /// - That copies, hashes, CRCs, RDMA and SyncEvents signal an event handle on both generations is
-///   an **assumption** too. NVIDIA's DMA samples poll, and the Core guide (3.4.5) only says that
-///   some contexts cannot signal.
+///   an **assumption** too. NVIDIA's DMA samples poll, and the DOCA Core guide (3.4.5) only says
+///   that some contexts cannot signal.
 ///
 /// ```
 /// use tokio_doca::soft::{Limits, Soft};

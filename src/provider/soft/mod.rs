@@ -1,9 +1,10 @@
 //! A complete device in software. It runs anywhere, and is the default.
 //!
-//! Copies up to 64 KiB and hashes up to 8 KiB run inside the submission, since nothing is faster at
-//! these sizes. Larger jobs go to an engine thread, so that the task's thread stays free. The
-//! engine thread is a part of the device: it is named and counted, spins for a short time after its
-//! last job, and then sleeps without any wake-up.
+//! Copies up to 64 KiB and hashes up to 8 KiB run inside the submission, which is the fastest way
+//! at these sizes. Larger jobs go to an *engine*, a thread of the device, so that the task's thread
+//! stays free. The engine's thread is named after the device (`doca-pf0`), and
+//! [`Device::engine_time`](crate::Device::engine_time) returns how long the engines have worked. An
+//! engine spins for a short time after its last job, and then sleeps without any wake-up.
 //!
 //! # Environment variables
 //!
@@ -14,10 +15,10 @@
 //! | variable | effect |
 //! |---|---|
 //! | `TOKIO_DOCA_SOFT=host\|dpu` | which devices there are: the host's (the default), or the DPU's |
-//! | `TOKIO_DOCA_SOFT_CARD=NAME` | the serial number of the card: processes with the same one are the two sides of one card ([`Topology`]) |
+//! | `TOKIO_DOCA_SOFT_CARD=NAME` | the serial number of the card: processes whose cards have the same serial number are the two sides of one card ([`Topology`]) |
 //! | `TOKIO_DOCA_SOFT_DEFER=1` | jobs never complete during submission, as on real hardware. Run your tests with it to catch code that reuses a buffer too early |
 //! | `TOKIO_DOCA_SOFT_LIMITS=bluefield2\|bluefield3` | the device refuses what that adapter would ([`Limits`] has the numbers) |
-//! | `TOKIO_DOCA_SOFT_FAULTS="pass*3 error:IoFailed"` | a script of faults, an entry for each job ([`Faults`] has the words) |
+//! | `TOKIO_DOCA_SOFT_FAULTS="pass*3 error:IoFailed"` | a script of faults, an entry for each job ([`Faults::push_script`] describes the format) |
 //! | `TOKIO_DOCA_SOFT_SOCKET=FOLDER` | peers in another network namespace reach exports and endpoints by a socket in that folder |
 
 //   submit ----> ring of jobs of a queue ----> engine: copies ----> ring of completions ----> reap

@@ -28,9 +28,9 @@ const VARIABLES: [&str; 6] = [
 /// The provider of software devices.
 ///
 /// The provider behind [`Device::open`] has the default settings, changed by the
-/// [environment](crate::soft#environment-variables). If a value there is invalid, or the
-/// environment has an unknown `TOKIO_DOCA_SOFT_*` variable, every call that finds devices fails. A
-/// provider of your own takes its script of faults in code:
+/// [environment](crate::soft#environment-variables). If the value of such a variable is invalid, or
+/// the environment has an unknown `TOKIO_DOCA_SOFT_*` variable, every call that finds devices
+/// fails. A provider of your own takes its script of faults in code:
 ///
 /// ```
 /// use tokio_doca::ErrorKind;
@@ -140,8 +140,8 @@ impl Soft {
     ///
     /// # Errors
     ///
-    /// `NotFound` if there is no such device. The text lists the devices, and names the other
-    /// [`View`] if the device is there.
+    /// `NotFound` if there is no such device. The message lists the devices, and names the other
+    /// [`View`] if that has the device.
     pub fn open(&self, name: &str) -> Result<Device> {
         const OP: &str = "Soft::open";
         let devices = self.devices().map_err(|error| error.with_call(OP))?;
@@ -237,9 +237,9 @@ impl SoftBuilder {
     /// Sets the size, in bytes, up to which copies run inside the submission. Defaults to 65,536;
     /// at most 262,144, since a longer copy would delay the other tasks of the thread too much.
     /// Hashes run inside the submission up to an eighth of that size, which takes equally long.
-    /// Larger jobs go to the engine.
+    /// Larger jobs go to an engine, a thread of the device.
     ///
-    /// With 0 every copy goes to the engine, so that no thread of a runtime touches memory of a
+    /// With 0 every copy goes to an engine, so that no thread of a runtime touches memory of a
     /// [`RemoteMmap`](crate::mem::RemoteMmap). The documentation of `RemoteMmap` says why that
     /// matters for memory of a process that you do not trust. Import such memory through a separate
     /// provider, so that the copies of other devices run on other engines.
@@ -255,7 +255,7 @@ impl SoftBuilder {
         self
     }
 
-    /// Sets the number of engine threads of a device, among which its queues are distributed.
+    /// Sets the number of engines of a device: threads among which its queues are distributed.
     /// Defaults to 1. With more than 256, attaching a context fails (`InvalidValue`).
     ///
     /// With 0, no thread is started. A copy that is too large to run inside the submission is then
@@ -268,23 +268,24 @@ impl SoftBuilder {
     /// Sets the CPUs that the engine threads of a device may run on. Attaching a context fails
     /// (`InvalidValue`) if the list is empty, or if the process cannot use one of the CPUs.
     ///
-    /// Defaults to the CPUs of the process's main thread, set by `taskset` or the cpuset, whichever
-    /// thread attaches. A program that pins its main thread should name the CPUs of its engines
-    /// here: an engine that shares a CPU with the thread that awaits the engine slows both down.
+    /// Defaults to the CPUs on which the process's main thread may run (by `taskset` or its
+    /// cpuset), even if another thread attaches the context. A program that pins its main thread
+    /// should name the CPUs of its engines here: if an engine shares a CPU with the thread that
+    /// awaits its jobs, both become slower.
     pub fn engine_cpus(mut self, cpus: impl IntoIterator<Item = usize>) -> SoftBuilder {
         self.options.engine_cpus = Some(cpus.into_iter().collect());
         self
     }
 
-    /// Sets the time for which the engine spins after its last job before it sleeps. Defaults to 30
+    /// Sets the time for which an engine spins after its last job before it sleeps. Defaults to 30
     /// us. If the time is shorter than a wake-up takes (20 to 50 us), the engine and the thread
-    /// that awaits the engine's jobs fall asleep in turn.
+    /// that awaits its jobs fall asleep in turn.
     pub fn engine_spin(mut self, time: Duration) -> SoftBuilder {
         self.options.engine_spin = time;
         self
     }
 
-    /// Sets the side of the card that the process represents, which decides the devices that exist.
+    /// Sets the side of the card that the process represents, which decides which devices exist.
     /// Defaults to the host.
     pub fn view(mut self, view: View) -> SoftBuilder {
         self.options.view = view;

@@ -25,8 +25,8 @@ impl Device {
     ///
     /// `InvalidValue` for null; `NotFound` if libibverbs cannot be opened; `NotSupported` with
     /// `RDMAV_ALLOW_DISASSOC_DESTROY` in the environment, or if the driver lacks functions of the
-    /// data path; `BadState` in a fork of a process that had adapters open; `NoMemory` if no thread
-    /// can be started; the system's error if another call fails.
+    /// data path; `BadState` in a child of `fork` whose parent had adapters open; `NoMemory` if no
+    /// thread can be started; the system's error if another call fails.
     ///
     /// # Safety
     ///

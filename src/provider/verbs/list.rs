@@ -19,7 +19,7 @@ use crate::sync::{lock, log};
 ///
 /// It is one of the built-in providers. [`Device::list`](crate::Device::list) shows its devices,
 /// and [`Device::open`](crate::Device::open) opens them by the names that `ibv_devices` shows
-/// (`mlx5_0`, `rxe0`). If there are none, [`Verbs::unavailable`] returns the reason.
+/// (`mlx5_0`, `rxe0`). If there are no devices, [`Verbs::unavailable`] returns the reason.
 ///
 /// A device uses one port of its adapter. The adapter's name opens it with the first port that is
 /// up, or with the first port if none is up; `mlx5_0/2` opens it with its second port. An adapter

@@ -27,20 +27,18 @@
 //!   counts both ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
 //! - A [`Dma`](crate::Dma) copies by a loopback through the adapter, in a protection domain of its
 //!   own. The CPU computes hashes.
-//!
-//! ```text
-//!   list, device, bridge   what adapters there are, an open one, one over a foreign protection domain
-//!   watcher                the thread that hears of devices' events, and looks at the time
-//!   workq                  one WorkQ's half: its queue and endpoints, copies, hashes
-//!   managed                connections that rdma_cm makes, and its listeners
-//!   connection             a connection: its Jobs and receives, their ends, its timeouts
-//!   transport              completion queues, queue pairs, requests, the causes of failures
-//!   adapter                an open device: protection domains, capabilities, memory, blobs
-//!   cm                     rdma_cm: its event channel, and an id of it
-//!   ffi                    the C side
-//! ```
-//!
-//! Each of these folders and files imports only those below it.
+
+// list, device, bridge   the adapters of the system; an open one; one over the application's domain
+// watcher                the thread that reads the events of devices, and checks time limits
+// workq                  one WorkQ's half: its queue and endpoints, copies, hashes
+// managed                connections that rdma_cm makes, and its listeners
+// connection             a connection: its Jobs and receives, their ends, its timeouts
+// transport              completion queues, queue pairs, requests, the causes of failures
+// adapter                an open device: protection domains, capabilities, memory, blobs
+// cm                     rdma_cm: its event channel, and the ids on it
+// ffi                    the C side
+//
+// Each of these folders and files imports only those below it.
 
 mod adapter;
 mod bridge;

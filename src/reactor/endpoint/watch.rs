@@ -60,7 +60,7 @@ pub enum RdmaState {
     #[doc(alias = "DOCA_RDMA_STATE_CONNECTED")]
     Connected,
     /// A job has failed, or the peer is gone. Every operation is refused until
-    /// [`Rdma::reset`](crate::Rdma::reset) is called. The field is the first cause.
+    /// [`Rdma::reset`](crate::Rdma::reset) is called. The field is the error that came first.
     #[doc(alias = "DOCA_RDMA_STATE_ERROR")]
     Error(JobError),
 }

@@ -93,8 +93,8 @@ impl WorkQ {
     /// While jobs are in flight, the thread spins, without a system call per job, and now and then
     /// yields the CPU. While no jobs are in flight, the thread sleeps until the future is woken, or
     /// until a receive or a wait for a sync event has an event. Only this thread polls for
-    /// operations inside the future: do not block there on a runtime that awaits operations of this
-    /// WorkQ.
+    /// operations inside the future. So the future must not block this thread on a runtime that
+    /// awaits operations of this WorkQ.
     ///
     /// ```
     /// use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};

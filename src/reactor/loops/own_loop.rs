@@ -36,8 +36,8 @@ use crate::reactor::workq::{Attachment, Prepared, Shared, WorkQ};
 
 impl WorkQ {
     /// Returns the descriptor that turns readable when an armed WorkQ has an event, for the
-    /// caller's own select, poll or epoll loop, level- or edge-triggered. Only wait for it; never
-    /// read it.
+    /// caller's own select, poll or epoll loop, level- or edge-triggered. Only wait for the
+    /// descriptor; never read it.
     ///
     /// The descriptor is an epoll descriptor over all devices that are or will be attached. The
     /// first call makes it, and it stays the same while the WorkQ lives. From the first call on,
@@ -45,8 +45,8 @@ impl WorkQ {
     /// [`clear`](WorkQ::clear) wakes them.
     ///
     /// The cycle is: [`arm`](WorkQ::arm), wait, [`clear`](WorkQ::clear),
-    /// [`progress`](WorkQ::progress) until it returns 0, and again (Core guide 3.4.4). Jobs may be
-    /// submitted before or after `arm`.
+    /// [`progress`](WorkQ::progress) until it returns 0, and again (DOCA Core guide 3.4.4). Jobs
+    /// may be submitted before or after `arm`.
     ///
     /// ```
     /// use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -74,7 +74,7 @@ impl WorkQ {
     ///
     /// # Errors
     ///
-    /// `OperatingSystem` if the kernel has no descriptor for the first call.
+    /// `OperatingSystem` if the kernel refuses to make the descriptor, at the first call.
     #[doc(alias = "doca_workq_get_event_handle")]
     #[doc(alias = "doca_pe_get_notification_handle")]
     #[doc(alias = "doca_event_handle_t")]

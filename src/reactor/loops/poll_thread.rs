@@ -91,9 +91,9 @@ impl PollThread {
         self
     }
 
-    /// Sets the time for which the thread polls with nothing to do before it sleeps until an event.
-    /// Defaults to 1 ms; `Duration::MAX` polls for ever. While its polls find nothing, the thread
-    /// yields its CPU about every 30 us.
+    /// Sets the time for which the thread polls in vain before it sleeps until an event. Defaults
+    /// to 1 ms; `Duration::MAX` polls for ever. While its polls find nothing, the thread yields its
+    /// CPU about every 30 us.
     pub fn spin(mut self, spin: Duration) -> PollThread {
         self.spin = spin;
         self
@@ -105,9 +105,10 @@ impl PollThread {
     ///
     /// The thread polls for operations of this WorkQ. Timers, sockets and the like need a runtime
     /// that other threads drive: the runtime on which `spawn` is called, if it has worker threads.
-    /// A task that waits for them is resumed by a wake-up of the thread. Otherwise enter a runtime
-    /// in `begin` ([`Handle::enter`](tokio::runtime::Handle::enter)). Without a runtime Tokio's
-    /// timers panic. On a current-thread runtime that no thread drives they never complete.
+    /// A task that waits for them is resumed by a wake-up of the thread. If there is no such
+    /// runtime, enter one in `begin` ([`Handle::enter`](tokio::runtime::Handle::enter)). Without a
+    /// runtime Tokio's timers panic. On a current-thread runtime that no thread drives they never
+    /// complete.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -128,7 +129,8 @@ impl PollThread {
     /// # }
     /// ```
     ///
-    /// A task that does not yield holds up the other tasks; operations yield by Tokio's budget.
+    /// A task that does not yield holds up the other tasks. The crate's operations yield once the
+    /// task has used up its budget ([`tokio::task::coop`]).
     ///
     /// # Errors
     ///

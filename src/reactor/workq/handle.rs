@@ -10,12 +10,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::events::Driven;
 use crate::reactor::mode::{Mode, Policy};
 
-/// The queue that jobs go into and completions come out of (Core guide 3.4.3).
+/// The queue that jobs go into and completions come out of (DOCA Core guide 3.4.3).
 ///
-/// Clones are handles of the same queue. It can be used from any task on any thread. If the queue
-/// is full, an operation that is awaited waits in line for its turn. Dropping the last handle does
-/// not wait for jobs in flight: the device keeps what they need until its last job has completed.
-/// To wait for them, use [`WorkQ::shutdown`].
+/// Clones are handles of the same queue. Any task on any thread can use it. If the queue is full,
+/// an operation that is awaited waits in line for its turn. Dropping the last handle does not wait
+/// for jobs in flight: the device keeps what they need until its last job has completed. To wait
+/// for them, use [`WorkQ::shutdown`].
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ, sha::{Algorithm, Sha}};
@@ -171,7 +171,7 @@ impl WorkQBuilder {
     /// shows which CPU. WorkQs with the same vector share its CPU. To spread the interrupts over
     /// CPUs, give each WorkQ another number, up to the device's
     /// [`completion_vectors`](crate::device::Caps::completion_vectors), and run the tasks of a
-    /// WorkQ near its CPU. A WorkQ that polls has no interrupts.
+    /// WorkQ near the CPU of its vector. A WorkQ that polls has no interrupts.
     ///
     /// A context of a device with fewer vectors is refused with `InvalidValue` when it is attached.
     /// The software device has one vector.
@@ -196,7 +196,7 @@ impl WorkQBuilder {
     /// # Errors
     ///
     /// `InvalidValue` if the depth or the spin is out of bounds; `OperatingSystem` if the kernel
-    /// has no descriptor for the event handle.
+    /// refuses to make a descriptor for the event handle.
     pub fn build(self) -> Result<WorkQ> {
         if self.depth == 0 || self.depth > Token::MAX_SLOTS {
             let text = format!(

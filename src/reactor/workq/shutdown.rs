@@ -38,10 +38,10 @@ pub struct Shutdown {
 impl WorkQ {
     /// Refuses new jobs from now on, and waits until nothing is in flight. Operations that wait for
     /// a slot fail with `Shutdown`; operations in flight complete, and their results can be
-    /// fetched. Posted receives and waits fail with `Shutdown` too: [`progress`](WorkQ::progress)
-    /// hands them out. When nothing is in flight, the WorkQ's Rdmas and streams disconnect from
-    /// their peers, as if they were dropped. If the future is dropped before, they disconnect with
-    /// the next call.
+    /// fetched. Posted receives and waits fail with `Shutdown` too; in a loop of your own,
+    /// [`progress`](WorkQ::progress) returns these failures. When nothing is in flight, the WorkQ's
+    /// Rdmas and streams disconnect from their peers, as if they were dropped. If the future is
+    /// dropped before that, they disconnect when a later call is awaited.
     ///
     /// # Cancel safety
     ///

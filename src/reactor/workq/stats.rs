@@ -63,10 +63,12 @@ pub struct Stats {
     pub empty_polls: u64,
     /// The number of times that devices were asked to signal the next completion.
     pub arms: u64,
-    /// The number of events that a runtime's driver or [`WorkQ::clear`] has handled.
+    /// The number of events of the event handle that a runtime's driver or [`WorkQ::clear`] has
+    /// handled.
     pub wake_ups: u64,
-    /// The time for which the engines of the WorkQ's devices have worked. It includes work for
-    /// other WorkQs, and is updated when an engine pauses. Always 0 on adapters.
+    /// The time for which the engines of the WorkQ's devices (threads of software devices) have
+    /// worked. It includes work for other WorkQs, and is updated when an engine pauses. Always 0 on
+    /// adapters.
     pub engine_time: Duration,
 }
 

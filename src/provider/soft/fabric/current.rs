@@ -46,14 +46,14 @@ fn start(process: Process) -> Result<Fabric> {
     Ok(Fabric::new(shared))
 }
 
-/// Makes exports of this process listen at a socket in the folder `path`, instead of an abstract
-/// name. The environment variable `TOKIO_DOCA_SOFT_SOCKET` does the same.
+/// Makes this process serve its exports at a socket in the folder `path`, instead of at an abstract
+/// name (unix(7)). The environment variable `TOKIO_DOCA_SOFT_SOCKET` does the same.
 ///
 /// An abstract name belongs to a network namespace, so importers in another namespace (a container)
-/// need a path. They must see the folder under the same name, and be able to write to the socket
-/// (unix(7)). Other users must not be able to write to the folder. Each process creates its own
-/// socket there, with a name that is never used again, so processes may share the folder. The path
-/// of the folder has at most 63 bytes.
+/// need a path. They must see the folder under the same name, and be able to write to the socket.
+/// Other users must not be able to write to the folder. Each process creates its own socket there,
+/// with a name that is never used again, so processes may share the folder. The path of the folder
+/// has at most 63 bytes.
 ///
 /// The socket is removed when the last export or import is dropped. After `kill -9` it remains,
 /// unlike an abstract name; no process listens at it then, and you may delete it.

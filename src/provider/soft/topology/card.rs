@@ -10,8 +10,8 @@ const CARD: &str = "TD0000X00000";
 /// A card: its serial number, its ports, and the functions behind each.
 ///
 /// The two sides of one card are processes whose topologies have the same serial number. The serial
-/// number defaults to `TD0000X00000`; `TOKIO_DOCA_SOFT_CARD=NAME` sets the one of the default
-/// software device's card. A topology is built in code:
+/// number defaults to `TD0000X00000`; `TOKIO_DOCA_SOFT_CARD=NAME` sets the serial number for the
+/// default software device. A topology is built in code:
 ///
 /// ```
 /// use tokio_doca::device::contract::Provider;

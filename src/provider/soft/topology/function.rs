@@ -4,7 +4,7 @@
 
 use crate::device::{PciAddr, PciFunction, RepKind};
 
-/// A port of the card: a device of the DPU's view, and the parent of functions.
+/// A port of the card: a device in the DPU's view, with the functions behind it.
 ///
 /// ```
 /// use tokio_doca::soft::{Function, Port, Topology};
@@ -23,7 +23,8 @@ pub struct Port {
     pub(super) functions: Vec<Function>,
 }
 
-/// A function behind a port: a device of one view, and a representor.
+/// A function behind a port: a device in the host's or the DPU's view, and a representor on the
+/// DPU.
 ///
 /// ```
 /// use tokio_doca::device::RepFilter;

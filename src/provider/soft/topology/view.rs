@@ -23,7 +23,7 @@ pub enum View {
     /// The host. Its functions export to the DPU.
     #[default]
     Host,
-    /// The DPU. Its ports import what the host exports, and have the representors.
+    /// The DPU. Its ports import what the host exports, and list the representors.
     Dpu,
 }
 
