@@ -87,7 +87,7 @@ pub struct CmAccept(Call);
 macro_rules! options {
     ($name:ident, $most:literal, $foreign:literal, $output:ty, $said:expr) => {
         impl $name {
-            #[doc = concat!("Says this to the peer's application: up to ", $most, " bytes, or ", $foreign)]
+            #[doc = concat!("Sends this to the peer's application: up to ", $most, " bytes, or ", $foreign)]
             /// to a [`foreign`](Self::foreign) one. Defaults to no data.
             pub fn private_data(mut self, data: &[u8]) -> $name {
                 self.0.private_data = data.to_vec();
