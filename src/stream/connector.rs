@@ -203,7 +203,9 @@ impl RdmaConnector {
             side.map_or_else(|why| (None, Some(why)), |side| (Some(side), None));
         let mut pools = None;
         let (link, wakers, theirs) = loop {
-            let offer = state.receive(&answer).map_err(|over| exchange.over(over))?;
+            let offer = state
+                .receive(&answer)
+                .map_err(|fail| exchange.failure(fail))?;
             let Some(mut it) = side.take_if(|_| !offer.is_tcp()) else {
                 let pools = match pools.or(side.map(Side::into_pools)) {
                     Some(pools) => Ok(pools),
@@ -335,8 +337,8 @@ async fn pass(
         Either::Left((passed, _)) => return Ok(passed),
         Either::Right((said, _)) => said?,
     };
-    let over = state.receive(&said).err().unwrap_or(Fail::Unexpected);
-    Err(exchange.over(over))
+    let fail = state.receive(&said).err().unwrap_or(Fail::Unexpected);
+    Err(exchange.failure(fail))
 }
 
 /// Sends and receives the first frames over a network, within `limit`.

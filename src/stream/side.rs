@@ -299,15 +299,15 @@ impl Exchange {
     }
 
     /// Returns the error for an exchange that has ended for this reason.
-    pub(super) fn over(&self, over: Fail<'_>) -> Error {
-        let kind = match over {
+    pub(super) fn failure(&self, fail: Fail<'_>) -> Error {
+        let kind = match fail {
             Fail::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
             // A stranger's text does not decide the kind of a listener's error.
             _ if self.op != CONNECT => ErrorKind::ConnectionAborted,
             Fail::Refused(reason) => refused(reason),
             _ => ErrorKind::ConnectionAborted,
         };
-        self.error(kind, over.to_string())
+        self.error(kind, fail.to_string())
     }
 }
 

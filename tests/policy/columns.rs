@@ -21,20 +21,25 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// Returns the prose of a line: the line of a Markdown file, or the comment that is alone on a line
+/// of Rust.
+pub(super) fn words<'a>(name: &str, line: &'a str) -> Option<&'a str> {
+    let line = line.trim();
+    if name.ends_with(".md") {
+        return Some(line);
+    }
+    let comment = line.starts_with("//");
+    comment.then(|| line.trim_start_matches(['/', '!']).trim_start())
+}
+
 /// Returns the numbers of the lines that are too long. Rows of tables and links cannot be wrapped,
 /// and code is left to rustfmt.
 fn long_lines(name: &str, text: &str) -> Vec<usize> {
     let mut fenced = false;
     let mut found = Vec::new();
     for (at, line) in text.lines().enumerate() {
-        let words = if name.ends_with(".md") {
-            line.trim_start()
-        } else {
-            let comment = line.trim_start();
-            if !comment.starts_with("//") {
-                continue;
-            }
-            comment.trim_start_matches(['/', '!']).trim_start()
+        let Some(words) = words(name, line) else {
+            continue;
         };
         if words.starts_with("```") {
             fenced = !fenced;

@@ -2,7 +2,7 @@
 //! Each habit has its number of occurrences in the comments and in the Markdown of all folders,
 //! above which the test fails. The records of decisions are left out: they are of their time.
 
-use super::columns::prose;
+use super::columns::{prose, words};
 
 /// Each habit with the better wording, its words, and how often they occur.
 const RECORD: [(&str, &[&str], usize); 12] = [
@@ -34,22 +34,16 @@ const SLACK: usize = 10;
 /// Returns the comments of a Rust file, or the prose of a Markdown file: each paragraph as one
 /// text. Tables of Markdown are left out, since the glossary is one.
 fn paragraphs(name: &str, text: &str) -> Vec<String> {
-    let is_prose = name.ends_with(".md");
     let mut found: Vec<String> = Vec::new();
     let mut fenced = false;
     let mut continues = false;
     for line in text.lines() {
-        let line = line.trim_start();
-        let comment = ["///", "//!", "//"]
-            .iter()
-            .find_map(|mark| line.strip_prefix(mark));
-        let Some(comment) = comment.or(is_prose.then_some(line)) else {
+        let Some(comment) = words(name, line) else {
             (continues, fenced) = (false, false);
             continue;
         };
-        let comment = comment.trim();
         fenced ^= comment.starts_with("```");
-        let is_row = is_prose && comment.starts_with('|');
+        let is_row = name.ends_with(".md") && comment.starts_with('|');
         if fenced || is_row || comment.is_empty() || comment.starts_with("```") {
             continues = false;
             continue;

@@ -31,15 +31,15 @@ pub(in crate::stream) async fn read_hello(
             exchange.read_message().await?,
             Listening::new(exchange.may_tcp),
         );
-        let over = match state.asked(&hello) {
+        let fail = match state.asked(&hello) {
             Ok(_) => return Ok((hello, state)),
-            Err(over) => over,
+            Err(fail) => fail,
         };
-        if let Fail::Wrong(wrong @ Wrong::Version(_)) = over {
+        if let Fail::Wrong(wrong @ Wrong::Version(_)) = fail {
             // A peer of another version reads the version in this answer.
             exchange.say(Message::Refusal(&wrong.to_string())).await?;
         }
-        Err(exchange.over(over))
+        Err(exchange.failure(fail))
     };
     let heard = tokio::time::timeout(limit, greeting).await;
     let peer = exchange.socket.peer();
@@ -178,7 +178,7 @@ impl Meeting {
         };
         let answer = answer.map_err(gave_up)?;
         let heard = self.state.receive(&answer);
-        if heard.map_err(|over| self.exchange.over(over))?.is_some() {
+        if heard.map_err(|fail| self.exchange.failure(fail))?.is_some() {
             return Ok(Some((answer, passed.and_then(Result::err))));
         }
         let passed = match passed {
@@ -201,7 +201,7 @@ impl Meeting {
         self.welcome(&[], 0, data).await?;
         let answer = self.exchange.read_message().await.map_err(gave_up)?;
         let heard = self.state.receive(&answer);
-        heard.map_err(|over| self.exchange.over(over))?;
+        heard.map_err(|fail| self.exchange.failure(fail))?;
         self.check_done()?;
         let frame = hello_of(hello).frame as usize;
         let frame = self.net.options.frame_size.min(frame);
@@ -221,7 +221,7 @@ impl Meeting {
     fn check_done(&self) -> Result<()> {
         match self.state.is_done() {
             true => Ok(()),
-            false => Err(self.exchange.over(Fail::Already)),
+            false => Err(self.exchange.failure(Fail::Already)),
         }
     }
 }

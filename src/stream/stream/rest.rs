@@ -71,7 +71,7 @@ struct State {
     /// The statistics of the Core when a task took it out.
     stats: StreamStats,
     /// True once the stream was dropped.
-    over: bool,
+    dropped: bool,
 }
 
 /// A task of the stream on another runtime than its own.
@@ -334,7 +334,7 @@ impl RdmaLink {
 impl Drop for RdmaLink {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
-        state.over = true;
+        state.dropped = true;
         let core = state.core.take();
         drop(state);
         let guest = self.guest.iter().map(|task| &task.handle);
@@ -362,7 +362,7 @@ impl Shared {
     /// Has this task send the frames that can be sent now.
     fn poll(&self, task: &OwnTask) -> Poll<()> {
         let mut state = lock(&self.state);
-        if state.over {
+        if state.dropped {
             return Poll::Ready(());
         }
         let Some(mut core) = state.core.take() else {
@@ -384,7 +384,7 @@ impl Shared {
                 core.poll_rest(cx);
             }
             let mut state = lock(&self.state);
-            if state.over {
+            if state.dropped {
                 drop(state);
                 return Poll::Ready(());
             }

@@ -43,7 +43,7 @@ impl By {
         }
     }
 
-    fn by(self) -> &'static str {
+    fn title(self) -> &'static str {
         match self {
             By::Sizes => "by size",
             By::Depths => "by depth",
@@ -157,7 +157,7 @@ fn chart(shown: &Shown, series: &[Series], values: &[usize], by: By) -> Chart {
     let y = Scale::round(lines.iter().flat_map(|it| &it.points).map(|(_, y)| *y));
     let labels = values.iter().step_by(values.len().div_ceil(7));
     Chart {
-        title: format!("{} {}", shown.title, by.by()),
+        title: format!("{} {}", shown.title, by.title()),
         x: Axis {
             name: by.name(),
             scale: Scale::exact(values.iter().map(|it| *it as f64)),
