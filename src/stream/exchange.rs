@@ -1,22 +1,6 @@
 //! The exchange of two sides as a state machine: how each side takes a message, and which message
 //! it may send next. It has no socket, clock or lock: `connector` and `incoming` drive it.
-//!
-//! ```text
-//! connects          a welcome comes                 it has dialled: it says ready
-//!   Asks(Rdma) -----------------------> Dials(Rdma) -----------------------------> Done (a stream)
-//!      ^                                     |
-//!      | hello with Again, if packets of this size do not pass: once
-//!      | hello with Tcp, if RDMA does not connect and both sides may do without: once
-//!      +-------------------------------------+
-//!
-//! listens     a hello comes              the application grants        ready came, and the peer
-//!   Hears -------------------> Decides --------------------> Waits -----------------> (a stream)
-//!                                 ^                             |
-//!                                 +------ another hello --------+
-//! ```
-//!
-//! In each state, a refusal, bytes that are no message, or a message that is not due leads to
-//! `Done`.
+//! DESIGN.md ("Streams") draws the states.
 
 use std::fmt;
 use std::mem::replace;

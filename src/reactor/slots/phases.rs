@@ -1,32 +1,5 @@
-//! The phases of a slot, and sets of them.
-//!
-//! Each arrow names the party that makes the transition: the operation's task (op), the reaper, the
-//! submitter of the job, or `WorkQ::progress`.
-//!
-//! ```text
-//!  the job of an operation
-//!          op: fill            op: register              op: waker stored
-//!   Free ------------> Pending -------------> Registering ---------------> Waiting
-//!     ^                   |                       |                           |
-//!     |                   +------- reaper --------+                           | reaper
-//!     |                               v                                       v
-//!     +--- op: take, or drop --- Done <---- reaper: takes the waker ---- Completing
-//!
-//!   Waiting --- op: polls again ---------------------------> Registering
-//!   Waiting --- reaper: wakes it, the mode has changed ----> Registering --> Pending
-//!   Pending, Registering, Waiting --- op: drop --> Orphan ------------ reaper --> Free
-//!   Completing ---------------------- op: drop --> CompletingOrphan -- reaper --> Free
-//!
-//!  a job of the caller's own loop
-//!   Free --- submitter: post --> Posted --- reaper: into Finished --> Done --- progress --> Free
-//!   Free --- submitter: post, completed inline ---------------------> Done
-//!
-//!  a job of a run of a graph, or a send of a stream or sink
-//!   Free --- submitter: fill --> Running --- reaper: notifies the run --> Free
-//!
-//!  the device refuses the job
-//!   Pending, Posted, Running --- submitter: undo --> Free
-//! ```
+//! The phases of a slot, and sets of them. DESIGN.md ("A slot") draws their transitions, and
+//! names the party that makes each.
 
 pub(in crate::reactor) const FREE: u64 = 0;
 pub(in crate::reactor) const PENDING: u64 = 1;
