@@ -1,10 +1,5 @@
 //! A connection that rdma_cm makes, from the address or a peer's request to the end. Either side
-//! notifies the other of the end.
-//!
-//! ```text
-//!   connect_to: address -> route -> request --- response: RTR, RTS ---> Connected
-//!   accept:     Offered -> RTR, RTS, answer --- established ----------> Connected
-//! ```
+//! notifies the other of the end. DESIGN.md ("Real adapters") draws the states.
 //!
 //! Each event causes a step. The steps of a connection are done one after the other, by a thread
 //! that may block ([`step`]). The queue pair is claimed from the first step on, so that a reset, a
