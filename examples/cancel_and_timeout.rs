@@ -45,9 +45,9 @@ async fn run() -> Result<()> {
     let dst = pool.alloc().await;
     let hold = soft.faults().hold();
     give_up(dma.copy(&src, &dst)).await?;
-    let refused = dst.data().err().ok_or("nobody writes the destination")?;
+    let refused = dst.data().err().ok_or("no job writes the destination")?;
     assert_eq!(refused.kind(), ErrorKind::InUse);
-    assert_eq!(&src.data()?[..], b"hello", "to read a source harms nobody");
+    assert_eq!(&src.data()?[..], b"hello", "a source may be read");
     let changed = src.reset_data_len().map_err(|e| e.kind());
     assert_eq!(changed, Err(ErrorKind::InUse));
     assert_eq!(workq.in_flight(), 1);
@@ -115,10 +115,10 @@ async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
 
 /// Waits until no job uses the Buf. A service would rather use another Buf.
 async fn until_free(buf: &Buf, workq: &WorkQ) -> Result<()> {
-    in_time("a copy that nobody awaits", buf.released()).await?;
+    in_time("a copy that no task awaits", buf.released()).await?;
     // The error of a copy that no task awaited is not returned anywhere, but it is counted.
     match workq.stats().failed {
         0 => Ok(()),
-        failed => Err(format!("{failed} copy failed that nobody awaited").into()),
+        failed => Err(format!("{failed} copy failed that no task awaited").into()),
     }
 }

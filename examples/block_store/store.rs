@@ -284,12 +284,12 @@ impl Store {
 
     /// Returns true if the client has sent no later request.
     fn is_latest(&self, client: u64, id: u64) -> bool {
-        let latest = self.latest.lock().expect("nobody panics with it");
+        let latest = self.latest.lock().expect("no holder panics");
         latest.get(&client).is_none_or(|latest| *latest == id)
     }
 
     fn is_late(&self, client: u64, id: u64) -> bool {
-        let mut latest = self.latest.lock().expect("nobody panics with it");
+        let mut latest = self.latest.lock().expect("no holder panics");
         if latest.len() == REMEMBERED {
             latest.clear();
         }

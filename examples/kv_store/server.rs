@@ -267,7 +267,7 @@ impl Server {
     /// Returns true if the client has given up this write and sent a later one: a message may
     /// arrive late from a connection that had ended.
     fn is_late(&self, ask: Ask) -> bool {
-        let mut latest = self.latest.lock().expect("nobody panics with it");
+        let mut latest = self.latest.lock().expect("no holder panics");
         if latest.len() == REMEMBERED {
             latest.clear();
         }

@@ -1,7 +1,7 @@
 //! A file as the memory of an Mmap.
 #![expect(
     unsafe_code,
-    reason = "nobody but this process may change the file, which its lock says"
+    reason = "only this process may change the file, and its lock says so"
 )]
 
 use std::fs::{File, OpenOptions};

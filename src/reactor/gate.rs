@@ -6,7 +6,7 @@
 //!            enter            enter (refused: delegated)
 //!   Idle ------------> Held ----------------------------> HeldAgain
 //!    ^                 |  ^                                  |
-//!    |------ leave ----|  |------ leave: look once more -----|
+//!    |------ leave ----|  |------ leave: poll once more -----|
 //! ```
 //!
 //! A refused `enter` does not poll. It leaves a mark, and the holder of the gate polls once more

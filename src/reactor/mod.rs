@@ -7,8 +7,8 @@
 //!  Op (in a task)                     WorkQ                              device
 //!  ------------------------------------------------------------------------------------------
 //!  Leases taken, Slot taken --------> Slot: pending ------ submit -----> accepted
-//!  waker into the Slot, arm, look                                        ... works ...
-//!  Pending                                                               completion, ring if armed
+//!  waker into the Slot, arm, poll                                        ... works ...
+//!  Pending                                                               completion, signal if armed
 //!                                     fan-out (or a busy Op): reap <-----
 //!                                     Leases back, result, Slot: done
 //!  <------------------------ wake ---

@@ -8,8 +8,8 @@
 //!             enqueue            notify              leave (got it)
 //!  Unlinked ----------> Waiting --------> Notified ----------------> Unlinked
 //!      ^                   ^------------------|                         ^
-//!      |                       enqueue again (somebody was faster:      |
-//!      |                       the place in the list is kept)           |
+//!      |                       enqueue again (another took it first:    |
+//!      |                       the node keeps its position)             |
 //!      +------------------------- drop: the wake-up is passed on -------+
 //! ```
 //!

@@ -7,7 +7,7 @@
 //!   Sender: proof ------------------------->          a wrong proof ends the connection
 //!          <----------------------- Receiver: proof
 //!   File: size, name ---------------------->
-//!          <------------------------ Answer: go on, or why not
+//!          <------------------------ Answer: yes, or why not
 //!   frames of data, and an empty one ------>
 //!   Sum: size, SHA-256 -------------------->          syncs the file, and names it
 //!          <------------------------ Stored: yes, or why not; may come before the end

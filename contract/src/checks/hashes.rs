@@ -169,14 +169,14 @@ impl Bench<Sha> {
     async fn too_narrow(&self) {
         let (src, dst) = (self.buf(&[1]), self.buf(&[0]));
         let narrow = ELEMENT - (self.algorithm().digest_len() - 1);
-        dst.set_data(0, narrow).expect("nobody has it");
-        let before = dst.data().expect("nobody has it").to_vec();
+        dst.set_data(0, narrow).expect("no job has it");
+        let before = dst.data().expect("no job has it").to_vec();
         let answer = self.context.hash(self.algorithm(), &src, &dst).await;
         let kind = answer.map_err(|error| error.kind());
         assert_eq!(kind, Err(ErrorKind::InvalidValue), "a byte too few");
-        assert_eq!(dst.data().expect("nobody has it")[..], before[..]);
+        assert_eq!(dst.data().expect("no job has it")[..], before[..]);
         // With enough tailroom the same Job succeeds.
-        dst.set_data(0, 1).expect("nobody has it");
+        dst.set_data(0, 1).expect("no job has it");
         let answer = self.context.hash(self.algorithm(), &src, &dst).await;
         assert_eq!(self.digest(answer, &dst), digest(self.algorithm(), &[1]));
     }
@@ -260,7 +260,7 @@ impl Bench<Sha> {
             self.update(&session, self.buf(&part), part.len()).await;
         }
         let narrow = self.buf(&[]);
-        narrow.set_data(0, ELEMENT - 1).expect("nobody has it");
+        narrow.set_data(0, ELEMENT - 1).expect("no job has it");
         let odd = session.update(self.buf(&[3])).await;
         let last = session.finish(self.buf(&[3]), &narrow).await;
         let kinds = [odd, last].map(|answer| answer.map_err(|error| error.kind()));

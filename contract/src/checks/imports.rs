@@ -32,7 +32,7 @@ impl Shared {
 
     /// Ends the export. The import remains, and the owner can still use the memory.
     fn take_back(&self, exporter: &Device) {
-        self.owner.stop().expect("nobody uses it");
+        self.owner.stop().expect("no job uses it");
         let started = self.owner.start([exporter]);
         started.expect("the exporter has had it before");
     }
@@ -83,7 +83,7 @@ impl Rig {
                 None => {
                     let buf = self.owned(number, start, len);
                     let data = if start == 0 { len } else { 0 };
-                    buf.set_data(0, data).expect("nobody has it");
+                    buf.set_data(0, data).expect("no job has it");
                     ChainPiece::from(buf)
                 }
             };
@@ -96,8 +96,8 @@ impl Rig {
     fn each_side(&self, pieces: usize, bytes: usize) -> [Result<usize, JobError>; 2] {
         let len = pieces * bytes;
         let (src, dst) = (self.owned(2, 0, len), self.owned(2, LEN / 2, len));
-        src.copy_in(0, &vec![1; len]).expect("nobody has it");
-        dst.set_data(0, 0).expect("nobody has it");
+        src.copy_in(0, &vec![1; len]).expect("no job has it");
+        dst.set_data(0, 0).expect("no job has it");
         let from = self.dma.copy(self.list(pieces, bytes, 0), dst);
         let to = self.dma.copy(src, self.list(pieces, bytes, LEN / 2));
         [self.workq.block_on(from), self.workq.block_on(to)]
@@ -110,7 +110,7 @@ impl Rig {
         for number in 0..from {
             let source = self.owned(number, 0, part);
             let bytes = &bytes[number * part..][..part];
-            source.copy_in(0, bytes).expect("nobody has it");
+            source.copy_in(0, bytes).expect("no job has it");
         }
         let src = self.list(from, part, 0);
         let dst = self.list(to, from * unit, LEN / 2);
@@ -125,7 +125,7 @@ impl Rig {
         for number in 0..to {
             let target = self.owned(number, LEN / 2, from * unit);
             let found = &mut found[number * from * unit..][..from * unit];
-            target.copy_out(0, found).expect("nobody has it");
+            target.copy_out(0, found).expect("no job has it");
         }
         assert!(
             found == bytes,
@@ -176,7 +176,7 @@ pub fn each_import_of_a_list_is_checked(exporter: &Device, importer: &Device) {
             let all = [Ok(pieces * bytes), Ok(pieces * bytes)];
             assert_eq!(copied, all, "duty 1: lists with imported memory are copied");
             let piece = || rig.owned(gone, LEN / 2, bytes);
-            piece().copy_in(0, &vec![7; bytes]).expect("nobody has it");
+            piece().copy_in(0, &vec![7; bytes]).expect("no job has it");
             rig.shared[gone].take_back(&exporter);
             for copied in rig.each_side(pieces, bytes) {
                 assert!(
@@ -185,7 +185,7 @@ pub fn each_import_of_a_list_is_checked(exporter: &Device, importer: &Device) {
                 );
             }
             let mut found = vec![0; bytes];
-            piece().copy_out(0, &mut found).expect("nobody has it");
+            piece().copy_out(0, &mut found).expect("no job has it");
             assert!(
                 found == vec![7; bytes],
                 "registrar duty 3: a copy that failed has written piece {gone}, whose export was taken back"

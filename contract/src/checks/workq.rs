@@ -138,7 +138,7 @@ impl Bench {
     async fn filled(&self, seed: usize, len: usize) -> (Buf, Vec<u8>) {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + seed * 7 + 1) as u8).collect();
         let buf = self.pool.alloc().await;
-        buf.reset_data_len().expect("nobody has it");
+        buf.reset_data_len().expect("no job has it");
         buf.extend_from_slice(&bytes).expect("it fits");
         (buf, bytes)
     }
@@ -152,7 +152,7 @@ impl Bench {
 
     async fn empty(&self) -> Buf {
         let buf = self.pool.alloc().await;
-        buf.reset_data_len().expect("nobody has it");
+        buf.reset_data_len().expect("no job has it");
         buf
     }
 
@@ -171,7 +171,7 @@ impl Bench {
                 // The tailroom is as large as a Job without a source may write.
                 let room = self.subject.within(ELEMENT).max(len);
                 let headroom = ELEMENT - self.subject.room_for(room);
-                dst.set_data(headroom, 0).expect("nobody has it");
+                dst.set_data(headroom, 0).expect("no job has it");
             }
             let room = dst.tailroom();
             let (first, second) = both(
@@ -208,7 +208,7 @@ impl Bench {
                 let room = self
                     .subject
                     .room_for(self.subject.within(to * ELEMENT) / to);
-                dst.set_data(ELEMENT - room, 0).expect("nobody has it");
+                dst.set_data(ELEMENT - room, 0).expect("no job has it");
                 targets.push(&dst).expect("room");
                 dsts.push(dst);
             }
@@ -241,7 +241,7 @@ impl Bench {
         let len = self.subject.within(ELEMENT / 2);
         let (src, dst) = (self.filled(seed, len).await.0, self.empty().await);
         let room = self.subject.room_for(len);
-        dst.set_data(ELEMENT - room, 0).expect("nobody has it");
+        dst.set_data(ELEMENT - room, 0).expect("no job has it");
         (src, dst)
     }
 }

@@ -99,9 +99,9 @@ fn taken_back(peers: &Peers) {
         let owner = BufInventory::with_capacity(1)
             .buf(&mmap, ..)
             .expect("its own");
-        owner.set_data(0, len).expect("nobody has it");
+        owner.set_data(0, len).expect("no job has it");
         let mut found = vec![0; len];
-        owner.copy_out(0, &mut found).expect("nobody has it");
+        owner.copy_out(0, &mut found).expect("no job has it");
         assert_eq!(found, b"here I am"[..len], "what was written is there");
         drop(owner);
         // If the import is memory of this same process, a piece of it would keep `stop` from

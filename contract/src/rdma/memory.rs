@@ -42,7 +42,7 @@ impl Memory {
         );
         let buf = BufInventory::with_capacity(1).buf(&mmap, ..);
         let buf = buf.expect("its own memory");
-        buf.set_data(0, len).expect("nobody has it");
+        buf.set_data(0, len).expect("no job has it");
         Memory { owner: buf, remote }
     }
 
@@ -55,12 +55,12 @@ impl Memory {
         let mut bytes = vec![0; len];
         self.owner
             .copy_out(at, &mut bytes)
-            .expect("nobody has it leased");
+            .expect("no job has it leased");
         bytes
     }
 
     pub(super) fn write(&self, at: usize, bytes: &[u8]) {
-        self.owner.copy_in(at, bytes).expect("nobody has it leased");
+        self.owner.copy_in(at, bytes).expect("no job has it leased");
     }
 
     /// Returns a range as a Segment of the importing device.

@@ -110,7 +110,7 @@ impl Pair {
             "duty 6: `retire` of a queue drops what it keeps",
             || drops.load(Ordering::SeqCst) == 2,
         );
-        self.check_all("duties 2, 4 and 6: memory was touched while nobody had it");
+        self.check_all("duties 2, 4 and 6: memory was touched while no job had it");
         for end in &mut self.ends {
             end.over = true;
         }

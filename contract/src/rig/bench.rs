@@ -56,7 +56,7 @@ impl<C> Bench<C> {
     /// Returns a Buf whose data is `bytes`, at the offset `at`.
     pub(crate) fn buf_at(&self, at: usize, bytes: &[u8]) -> Buf {
         let buf = self.pool.try_alloc().expect("the pool is large enough");
-        buf.set_data(at, 0).expect("nobody has it");
+        buf.set_data(at, 0).expect("no job has it");
         buf.extend_from_slice(bytes).expect("it fits");
         buf
     }

@@ -26,8 +26,8 @@ pub fn a_counter_lies_where_it_was_told(events: impl Into<Events>) {
         let mut bytes = Dice::new(4).bytes(mmap.len());
         let whole = || BufInventory::with_capacity(1).buf(&mmap, ..).expect("all");
         let filled = whole();
-        filled.set_data(0, bytes.len()).expect("nobody has it");
-        filled.copy_in(0, &bytes).expect("nobody has it");
+        filled.set_data(0, bytes.len()).expect("no job has it");
+        filled.copy_in(0, &bytes).expect("no job has it");
         let mut config = EventConfig::new(Processor::Cpu, Processor::Dpu);
         let backing = mmap.counter("a counter", device, AT);
         config.backing = Some(backing.expect("eight bytes of it"));
@@ -45,7 +45,7 @@ pub fn a_counter_lies_where_it_was_told(events: impl Into<Events>) {
             );
             bytes[AT..AT + 8].copy_from_slice(&value.to_ne_bytes());
             let mut found = vec![0; bytes.len()];
-            filled.copy_out(0, &mut found).expect("nobody has it");
+            filled.copy_out(0, &mut found).expect("no job has it");
             assert!(
                 found == bytes,
                 "adapter duty 4: the counter is the eight bytes, and no others change"

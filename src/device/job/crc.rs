@@ -109,7 +109,7 @@ impl CrcJob {
     }
 
     /// Returns how many bytes are read.
-    #[allow(clippy::len_without_is_empty)] // nobody asks
+    #[allow(clippy::len_without_is_empty)] // it has no user
     pub fn len(&self) -> usize {
         self.src.bytes()
     }

@@ -67,7 +67,7 @@ impl Segment {
 
     /// Returns the length in bytes.
     #[inline(always)]
-    #[allow(clippy::len_without_is_empty)] // nobody asks
+    #[allow(clippy::len_without_is_empty)] // it has no user
     pub const fn len(&self) -> usize {
         self.len
     }

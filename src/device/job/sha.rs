@@ -56,7 +56,7 @@ impl ShaJob {
     }
 
     /// Returns how many bytes are hashed.
-    #[allow(clippy::len_without_is_empty)] // nobody asks
+    #[allow(clippy::len_without_is_empty)] // it has no user
     pub fn len(&self) -> usize {
         self.src.bytes()
     }

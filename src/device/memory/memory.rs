@@ -80,7 +80,7 @@ impl Region {
 /// use tokio_doca::{Device, Mmap, device::RegistrationUse};
 ///
 /// # let device = Device::open_default()?;
-/// // A pool for messages that no Dma copies: an adapter pins its pages once.
+/// // A pool for messages, for an Rdma and not for a Dma: an adapter pins its pages once.
 /// let mmap = Mmap::builder()
 ///     .device(&device)
 ///     .only_for(RegistrationUse::Rdma)

@@ -29,7 +29,7 @@ impl Buf {
     /// # async fn copy(dma: &Dma, src: &Buf, dst: &Buf) -> Result<(), Error> {
     /// if timeout(Duration::from_millis(10), dma.copy(src, dst)).await.is_err() {
     ///     dst.released().await;
-    ///     dst.reset_data_len()?; // nobody writes it any more
+    ///     dst.reset_data_len()?; // no job writes it any more
     /// }
     /// # Ok(())
     /// # }

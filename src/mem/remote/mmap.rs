@@ -57,7 +57,7 @@ use crate::mem::mmap::{Mmap, MmapInner};
 /// let exported = Mmap::builder().device(&host).access(access).alloc(4096)?;
 /// let blob = exported.export_dpu(&host)?;
 ///
-/// // ... and one on the DPU, which got the blob somehow.
+/// // ... and one on the DPU, which got the blob over a socket.
 /// let dpu = Soft::builder().view(View::Dpu).build().open("p0")?;
 /// let remote = RemoteMmap::from_export(&dpu, &blob).timeout(Duration::from_secs(1)).await?;
 /// let mmap = Mmap::builder().device(&dpu).alloc(4096)?;

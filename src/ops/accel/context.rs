@@ -21,7 +21,7 @@ use crate::reactor::{Attachment, HasAttachment, JobFuture, WorkQ};
 /// ```
 /// use tokio_doca::{accel::{Accel, AccelCall}, error::JobError, Buf, Device, WorkQ};
 ///
-/// /// What the accelerator's provider says: reads the source, answers its checksum.
+/// /// The provider's opcode that reads the source and returns its checksum.
 /// const CHECKSUM: u32 = 1;
 ///
 /// async fn checksum(accel: &Accel, buf: &Buf) -> Result<u64, JobError> {

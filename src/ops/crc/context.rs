@@ -30,7 +30,7 @@ use crate::reactor::WorkQ;
 /// let (block, copy) = (pool.alloc().await, pool.alloc().await);
 /// block.extend_from_slice(b"123456789")?;
 /// assert_eq!(crc.crc32c(&block).await?, 0xe306_9283);
-/// let copied = crc.copy_crc(&block, &copy).await?;    // reads the bytes once for both
+/// let copied = crc.copy_crc(&block, &copy).await?;    // reads the bytes once for copy and CRC
 /// assert_eq!((copied.bytes, copied.crc), (9, 0xe306_9283));
 /// # Ok(())
 /// # }

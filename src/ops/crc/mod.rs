@@ -20,7 +20,7 @@
 //! let so_far = CrcOptions::new().seed(begun);
 //! assert_eq!(crc.crc32c_with(so_far, block.slice(4..9)?).await?, 0xe306_9283);
 //!
-//! // Copies, and checks what it copies: a block with another CRC does not come to be data.
+//! // Copies the block and checks its CRC: if it differs, no data is added to `copy`.
 //! let digest = CrcOptions::new().expected(0xe306_9283);
 //! let copied = crc.copy_crc_with(digest, &block, &copy).await?;
 //! assert_eq!((copied.bytes, copied.crc), (9, 0xe306_9283));

@@ -64,7 +64,7 @@
 //!
 //! fn ask(rdma: &Rdma, sha: &Sha, pool: &BufPool) -> Result<Instance, Error> {
 //!     let mut g = Graph::builder();
-//!     // Beside one another, so that the receive is there before the answer.
+//!     // Both at once, so that the receive is posted before the answer comes.
 //!     let (answer, question) = (g.rdma_recv(rdma), g.rdma_send(rdma));
 //!     let hash = g.sha(sha, Algorithm::Sha256);
 //!     let log = g.user(move |run| {

@@ -34,7 +34,7 @@ const BLOB: usize = 1024;
 ///     .attach(&WorkQ::builder().build()?)?;
 /// let blob = event.export_dpu(&host)?;
 ///
-/// // ... and one on the DPU, which got the blob somehow.
+/// // ... and one on the DPU, which got the blob over a socket.
 /// let dpu = Soft::builder().view(View::Dpu).build().open("p0")?;
 /// let theirs = SyncEvent::from_export(&dpu, &blob).await?.attach(&WorkQ::builder().build()?)?;
 /// theirs.set(4).await?;

@@ -26,7 +26,7 @@ use crate::sync::lock;
 /// soft.faults().push(Fault::Error(ErrorKind::IoFailed, 0x88));
 /// let error = dma.copy(&src, &dst).await.unwrap_err();
 /// assert_eq!((error.kind(), error.vendor_code()), (ErrorKind::IoFailed, Some(0x88)));
-/// assert_eq!(dma.copy(&src, &dst).await?, 5);         // the script is at its end
+/// assert_eq!(dma.copy(&src, &dst).await?, 5);         // the script has ended
 /// # Ok(())
 /// # }
 /// ```
@@ -311,7 +311,7 @@ impl Faults {
 /// let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
 /// # let (src, dst) = (pool.alloc().await, pool.alloc().await);
 /// # src.extend_from_slice(b"hello")?;
-/// // Tests what the program does while a copy is in flight.
+/// // Runs a test while a copy is in flight.
 /// let hold: Hold = soft.faults().hold();
 /// let copy = dma.copy(&src, &dst).start()?;
 /// assert_eq!(dst.data().unwrap_err().kind(), ErrorKind::InUse);

@@ -1,9 +1,9 @@
 //! [`RecvFuture`], the future of one receive in an operation, from its first poll to its message.
 //!
 //! ```text
-//!   Idle --> Posted (a place of its own, or an orphan's) --> Finished
+//!   Idle --> Posted (its own entry, or an orphan's) -----> Finished
 //!     |        ^   |                                        ^
-//!     +--------|---|------- Refused -----------------------+
+//!     +--------|---|------- Refused ------------------------+
 //!     +--> Queued  +-- dropped: an orphan, whose message is for the next
 //! ```
 

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   post --> Slot: posted --> collected by progress, clear, an Op's poll, the fan-out
-//!                                 | Slot: done, its number in Finished; then: armed? ring
+//!                                 | Slot: done, its number in Finished; if armed: signal
 //!                                 v
 //!                             progress: word and result, Slot free
 //! ```

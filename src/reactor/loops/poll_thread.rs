@@ -120,7 +120,7 @@ impl PollThread {
     /// let thread = workq.poll_thread().spawn(async || {
     ///     let listener = TcpListener::bind("127.0.0.1:0").await?;
     ///     tokio::time::sleep(Duration::from_millis(1)).await;
-    ///     // Nobody connects.
+    ///     // No client connects.
     ///     let accepted = timeout(Duration::from_millis(10), listener.accept()).await;
     ///     Ok::<bool, std::io::Error>(accepted.is_err())
     /// })?;

@@ -2,9 +2,9 @@
 //! poll to the value.
 //!
 //! ```text
-//!   Idle --> Looking (no place, the poll itself looks) --> Waiting (a place, asleep) --> Finished
-//!                |                                            ^   |
-//!                +--> Queued (in line for a place) -----------+   +-- dropped: cancelled
+//!   Idle --> Looking (no entry, each poll loads) --> Waiting (an entry, asleep) --> Finished
+//!                |                                      ^   |
+//!                +--> Queued (in line for an entry) ----+   +-- dropped: cancelled
 //! ```
 //!
 //! While the mode is to spin, a wait only loads the value. It takes an entry when it is about to

@@ -149,7 +149,7 @@ fn own_epoll_loop_does_not_wait_for_ever() {
 #[test]
 fn cancel_and_timeout_notices_what_nobody_awaited() {
     // The future was dropped, so only the statistics show that its job failed.
-    let failed = Bad("1 copy failed that nobody awaited");
+    let failed = Bad("1 copy failed that no task awaited");
     let scripts = scripts(true).map(|(script, end)| match end {
         // The second job is awaited only briefly: it may or may not have failed by then.
         ERROR if script.starts_with("pass") => (script, Bad("failed")),

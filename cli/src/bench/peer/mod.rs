@@ -4,7 +4,7 @@
 //!   bench --peer                             bench serve
 //!   hello, welcome and proofs as of `send`; the proof of the server says what it is
 //!   Plan: size, depth, kind or tcp -------->
-//!          <--------- Answer: go on, or why not; with the blob of lent memory,
+//!          <--------- Answer: yes, or why not; with the blob of lent memory,
 //!                     or of tcp a port and a nonce
 //!   of rdma kinds, `handshake_connect` ---->            `handshake_accept`
 //!   of tcp, a connection with the nonce --->            accepts it

@@ -186,11 +186,11 @@ impl Proxy {
         loop {
             // Takes a free place at once.
             if let Ok(permit) = timeout(Duration::ZERO, &mut permit).await {
-                break permit.expect("nobody closes it");
+                break permit.expect("it is never closed");
             }
             self.slowest_leaves();
             if let Ok(permit) = timeout(SPARED, &mut permit).await {
-                break permit.expect("nobody closes it");
+                break permit.expect("it is never closed");
             }
         }
     }

@@ -202,7 +202,7 @@ pub struct DataNode<T>(PhantomData<fn(T)>);
 ///     async move { Ok(waits.notified().await) }
 /// });
 /// let copy = g.dma_copy(&dma);
-/// g.depends(copy, gate);                              // copies once the task was notified
+/// g.depends(copy, gate);                              // copies after the task has notified it
 /// let mut instance = g.build()?.instance()?;
 /// instance.set(copy, (&src, &dst))?;
 /// let (ran, ()) = tokio::join!(instance.run(), async { go.notify_one() });

@@ -31,7 +31,7 @@ use crate::reactor::Attachment;
 /// let dma = Dma::builder(&device).attach(&workq)?;
 /// let sha = Sha::builder(&device).attach(&workq)?;
 ///
-/// // What there is to do, and what waits for what.
+/// // The plan: three nodes and their order.
 /// let mut g = Graph::builder();
 /// let copy = g.dma_copy(&dma);
 /// let hash = g.sha(&sha, Algorithm::Sha256);
@@ -45,7 +45,7 @@ use crate::reactor::Attachment;
 /// g.depends(check, (copy, hash));
 /// let graph = g.build()?;
 ///
-/// // What it is done with, in one run at a time.
+/// // An instance: the buffers of one run at a time.
 /// let (src, dst, digest) = (pool.try_alloc()?, pool.try_alloc()?, pool.try_alloc()?);
 /// src.extend_from_slice(b"abc")?;
 /// let mut instance = graph.instance()?;

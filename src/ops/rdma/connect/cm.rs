@@ -246,7 +246,7 @@ impl Call {
 ///         request.reject(b"no such volume")?;
 ///         continue;
 ///     }
-///     // What fails for one peer ends no other: the loop goes on.
+///     // If one peer fails, the loop accepts the next.
 ///     let rdma = match Rdma::builder(&device).attach(&workq) {
 ///         Ok(rdma) => rdma,
 ///         Err(error) => {

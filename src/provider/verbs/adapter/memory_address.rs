@@ -19,10 +19,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// let device = Device::open("mlx5_0")?;
 /// let access = Access::LOCAL_READ_WRITE | Access::RDMA_READ;
 /// let mmap = Mmap::builder().device(&device).access(access).alloc(4096)?;
-/// // What the peer is told of ours:
+/// // Send these two numbers to the peer:
 /// let MemoryAddress { addr, len, rkey } = MemoryAddress::of(&mmap.export_rdma(&device)?)?;
 /// println!("{len} bytes at {addr:#x}, key {rkey:#x}");
-/// // What the peer has told of its own:
+/// // The peer has sent these numbers of its own:
 /// let remote = RemoteMmap::from_export(&device, &theirs.to_blob(Access::RDMA_READ)?).await?;
 /// # Ok(())
 /// # }

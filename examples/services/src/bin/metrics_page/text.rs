@@ -94,7 +94,7 @@ fn of_workq(it: &Stats) -> Vec<Figure> {
         ("in_flight", "Jobs that devices have.", count(it.in_flight)),
         (
             "unfetched",
-            "Results that nobody has fetched.",
+            "Results that no task has taken.",
             count(it.unfetched),
         ),
         (

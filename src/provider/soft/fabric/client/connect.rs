@@ -370,7 +370,7 @@ impl Ticket {
 
     pub(super) fn gone(&self) -> Error {
         let text = format!(
-            "nobody listens at {}: the process that exported this {} has ended, or has dropped all its exports; a path must \
+            "no process listens at {}: the one that exported this {} has ended, or has dropped all its exports; a path must \
              be visible here as well",
             self.address, self.kind.what
         );

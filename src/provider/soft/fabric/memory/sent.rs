@@ -56,7 +56,7 @@ pub(in super::super) fn seal(memfd: &OwnedFd, peer_writable: bool, write: bool) 
     }
     let have = seals(memfd)?;
     if write && have.intersects(SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE) {
-        let text = "the memfd is sealed against writing, by its maker or by an export that lets nobody write, and this export \
+        let text = "the memfd is sealed against writing, by its maker or by an export that lets no peer write, and this export \
                     lets the importer write: give it a memfd of its own";
         return Err(Error::new(ErrorKind::NotPermitted, None, text));
     }

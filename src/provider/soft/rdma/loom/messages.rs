@@ -150,10 +150,13 @@ fn is_not_sent(leave: fn(Connection)) -> impl Fn() + Send + Sync {
         };
         let begins_after = has_left.load(Acquire);
         let sent = sender.send(SHORT, 1);
-        assert!(!begins_after || sent == Sent::NoReceive, "sent to nobody");
+        assert!(
+            !begins_after || sent == Sent::NoReceive,
+            "sent to no receive"
+        );
         if sent == Sent::NoReceive {
             let peer = sender.messages().peer();
-            assert_eq!(peer, Presence::Closed, "waits for nobody");
+            assert_eq!(peer, Presence::Closed, "waits for an ended peer");
         }
         leaver.join().unwrap();
     }
@@ -166,14 +169,14 @@ fn a_message_that_begins_after_the_peer_has_left_is_not_sent() {
 
 #[test]
 fn mutant_that_leaves_its_receives_is_found() {
-    mutant("sent to nobody", || {
+    mutant("sent to no receive", || {
         check(3, is_not_sent(|end| end.messages.say(Presence::Closed)));
     });
 }
 
 #[test]
 fn mutant_that_withdraws_its_receives_before_it_says_that_it_leaves_is_found() {
-    mutant("waits for nobody", || {
+    mutant("waits for an ended peer", || {
         check(
             3,
             is_not_sent(|end| {
@@ -197,7 +200,7 @@ fn is_taken_first(look: fn(&mut End) -> (bool, bool)) -> impl Fn() + Send + Sync
         let (has_left, taken) = look(&mut receiver);
         assert!(taken || !has_left, "the last message is lost");
         leaver.join().unwrap();
-        assert!(is_hinted(&receiver), "nobody looks any more");
+        assert!(is_hinted(&receiver), "no side polls any more");
     }
 }
 
