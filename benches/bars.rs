@@ -202,7 +202,7 @@ fn main() -> ExitCode {
     if let [mode, ..] = &args[..]
         && mode == "idle"
     {
-        // This process is a child of the bar of idle connections.
+        // This process is the peer that the bar of idle connections has started.
         idle::peer();
         return ExitCode::SUCCESS;
     }

@@ -33,7 +33,8 @@ pub(crate) struct Store {
     /// The segments in use, the oldest first. Records are appended to the last.
     used: VecDeque<usize>,
     free: Vec<usize>,
-    /// The number of the last segment's use, which grows with each use of any segment.
+    /// The number in the heads of the last segment's records. It grows by one each time a free
+    /// segment is taken into use.
     segment: u64,
     /// The offset at which the next record is written.
     tail: usize,

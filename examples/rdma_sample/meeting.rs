@@ -1,5 +1,5 @@
-//! How two processes exchange what `connect` and the import need: by files, as DOCA's samples do,
-//! or by one TCP connection.
+//! How two processes exchange the blobs that `connect` and the import of memory need: by files, as
+//! DOCA's samples do, or by one TCP connection.
 //!
 //! A process that can read these blobs can use the connection or the memory. Therefore only the
 //! user can read the files, and the network must be trusted.

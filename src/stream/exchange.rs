@@ -226,7 +226,8 @@ impl Listening {
     }
 
     /// Takes the message that tells whether the peer is connected. If the peer asks instead for
-    /// smaller packets, or for the connection of the exchange, this returns its second hello.
+    /// RDMA with small packets, or to continue over the socket of the exchange, this returns its
+    /// second hello.
     pub(super) fn receive<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<Offer<'a>>, Fail<'a>> {
         let before = replace(&mut self.step, Listen::Done);
         match (before, parse(bytes)?) {

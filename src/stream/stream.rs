@@ -252,7 +252,7 @@ impl RdmaStream {
         link.poll_take_buf(&mut cx)
     }
 
-    /// Gives up the turn in line of a `poll_recv_buf` that was dropped.
+    /// Leaves the line for a Buf, in which a `recv_buf` waited that was dropped.
     pub(super) fn leave_bufs(&mut self) {
         if self.link.is_some() {
             let (link, mut cx) = self.link();

@@ -197,7 +197,7 @@ fn what_is_wrong_with_the_operands_is_said() {
             .try_alloc()
             .unwrap();
         is(call(&src, &locked).await, NotPermitted, Reason::ReadOnly);
-        // Lists of 5 and 128 KiB.
+        // The device takes lists of at most 5 pieces, and at most 128 KiB.
         let chain = BufChain::with_capacity(6);
         for _ in 0..6 {
             chain.push(bench.filled(b"x")).unwrap();

@@ -1,4 +1,5 @@
-//! Measures a point: a kind with one size, depth and mode, and its baselines in turn with it.
+//! Measures one kind of operation with one size, depth and mode (a [`Point`]), in rounds that
+//! alternate with those of its baselines.
 
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use super::load::{Baseline, Failed, Load, Plan};
 use super::trace::{self, BEGIN, END};
 use crate::failure::{reason, text};
 
-/// The rounds of the kind and of each baseline. They take turns, so that a busy machine slows all
-/// of them.
+/// The number of rounds of the operation, and of each baseline. They alternate, so that a busy
+/// machine slows all of them.
 pub(super) const ROUNDS: u32 = 5;
 /// The longest warm-up round, which does not count.
 const WARM_UP: Duration = Duration::from_millis(50);

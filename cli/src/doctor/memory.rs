@@ -7,9 +7,10 @@ use nix::sys::statvfs::statvfs;
 use super::row::{Finding, Found};
 use super::view::{View, few, size};
 
-/// The bytes of a stream's memory with the default `StreamOptions`, and those of one part, which
-/// has as many streams as fit into 8 MiB.
+/// The bytes of a stream's memory with the default `StreamOptions`.
 pub(super) const STREAM: u64 = 17 * 32832 + 128;
+/// The bytes that a listener or connector allocates first: the memory of as many streams as fit
+/// into 8 MiB.
 const FIRST: u64 = STREAM * ((8 << 20) / STREAM);
 const CONNECTIONS: u64 = 64;
 const ALL: u64 = STREAM * CONNECTIONS;

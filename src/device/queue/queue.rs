@@ -18,8 +18,8 @@ use crate::error::{Error, ErrorKind, Result as SetUp};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueueConfig {
-    /// The maximum number of Jobs in flight; the index of each Token is smaller. The crate promises
-    /// not to exceed it, so the queue cannot overrun.
+    /// The maximum number of Jobs in flight. The index of a Job's Token is less than this. The
+    /// crate never submits more, so the queue cannot overrun.
     pub depth: u32,
     /// The index of the device's completion vector that signals the queue: less than
     /// [`Caps::completion_vectors`](crate::device::Caps::completion_vectors), or 0.

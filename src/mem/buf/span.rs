@@ -6,8 +6,8 @@ use std::ops::Range;
 /// The addresses of one piece of memory. Spans sort by address space, then by address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
-    /// The address space: 0 for this process, otherwise a number of the import, since other
-    /// machines and processes have addresses of their own.
+    /// The address space: 0 for this process, otherwise a number that identifies the import, since
+    /// other machines and processes have addresses of their own.
     space: usize,
     start: usize,
     end: usize,

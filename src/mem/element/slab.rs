@@ -222,7 +222,7 @@ impl Slab {
             self.wake_next(0);
             if !self.waiters.is_notified(node) {
                 // An element is free, but another task was notified of it before. This task is
-                // being polled, and may overtake a task that is not, but only after one more turn.
+                // being polled, and may overtake a task that is not, but only at its next poll.
                 self.waiters.notify_self(node);
                 waker.wake_by_ref();
                 return None;

@@ -60,7 +60,7 @@ impl Mmap {
         self.export("Mmap::export_rdma", device, Audience::Rdma)
     }
 
-    /// Returns true if the Mmap was exported, and was not stopped since.
+    /// Returns true if the Mmap has been exported, and has not been stopped since.
     #[doc(alias = "doca_mmap_get_exported")]
     pub fn is_exported(&self) -> bool {
         !self.0.exports().is_empty()

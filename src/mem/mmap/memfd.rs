@@ -280,8 +280,8 @@ fn map(
 
 /// Calls madvise(2) with advice that changes no byte.
 fn advise(mapping: &Mapping, advice: MmapAdvise) -> nix::Result<()> {
-    // SAFETY: the range is the mapping's, which no code uses yet; the advices of this file change
-    // what pages it has, and what a child inherits.
+    // SAFETY: the range is the mapping's, which no code uses yet; the advice that this file gives
+    // changes only what pages it has, and what a child inherits.
     unsafe { madvise(mapping.base().cast(), mapping.len(), advice) }
 }
 

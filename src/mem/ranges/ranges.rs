@@ -275,8 +275,9 @@ impl Ranges {
         word.read()?;
         if first {
             let node_of_tree = self.tree_node(node);
-            // SAFETY: no reader means not in the tree of readers, no writer (the word said) not in
-            // the other; the node stays until `forget`, which needs that no Lease is left.
+            // SAFETY: the Buf had no reader, so the node is not in the tree of readers. It has no
+            // writer, since `word.read()` succeeded, so the node is not in the tree of writers. The
+            // node stays until `forget`, which requires that no Lease is left.
             unsafe { self.readers.insert(node_of_tree, start, end) };
         }
         Ok(())

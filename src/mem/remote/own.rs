@@ -18,7 +18,8 @@ use crate::mem::ranges::Busy;
 /// The number of ranges that can be alive before the first table is added.
 const FIRST: usize = 16;
 
-/// An Mmap of this process that it imported itself, and descriptors for ranges of the import.
+/// An Mmap that this process has both exported and imported, and descriptors for ranges of the
+/// import.
 pub(super) struct Own {
     pub(super) mmap: Mmap,
     origin: Arc<dyn ImportOrigin>,

@@ -47,8 +47,8 @@ impl PooledReceives {
         self.lent = lent;
     }
 
-    /// Returns how many messages the peer may have on their way. The number does not change, since
-    /// each message that is taken returns its credit.
+    /// Returns how many messages the peer may have on their way: the number that `keep` was given
+    /// last. A message that is taken does not lower it, since it returns its credit.
     pub(super) fn lent(&self) -> usize {
         self.lent
     }

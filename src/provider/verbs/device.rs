@@ -95,14 +95,12 @@ unsafe impl Adapter for VerbsDevice {
     }
 }
 
-// SAFETY: the registrar duties.
-// 1 and 2. A key is that of a memory region of this context, for only this range and use. A
-//    Registration deregisters it (`memory::Mr`). A region that stays is useful only to queue pairs
-//    that may reach the memory in any case.
-// 3. An export is a memory region of its own, with the permissions for peers. If the region cannot
-//    be deregistered, the leak flag is set.
-// 4. An import is what the blob contains. The adapters of both sides check the bounds and
-//    permissions of its rkey, and this process does not touch the addresses.
+// SAFETY: the registrar duties. 1 and 2. A key is that of a memory region of this context, for only
+// this range and use. A Registration deregisters it (`memory::Mr`). A region that cannot be
+// deregistered is useful only to queue pairs that may reach the memory in any case. 3. An export is
+// a memory region of its own, with the permissions for peers. If the region cannot be deregistered,
+// the leak flag is set. 4. An import is what the blob contains. The adapters of both sides check
+// the bounds and permissions of its rkey, and this process does not touch the addresses.
 unsafe impl Registrar for VerbsDevice {
     fn register(&self, region: &Region, purpose: RegistrationUse) -> Result<Registration> {
         memory::register(&self.context, region, purpose)

@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{BriefMutex, lock};
 
 /// The maximum number of tables in a [`Registry`]. They are numbered from 1; table 0 is the table
-/// of the slots. The number after the last table is in no Token.
+/// of the slots. 4,095 is not used, since `u64::MAX` must not be a Token.
 pub(crate) const TABLES: usize = 4094;
 
 /// A function that is called once the state of an Rdma has changed.

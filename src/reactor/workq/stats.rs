@@ -8,8 +8,8 @@ use crate::device::Device;
 
 /// Counts of a WorkQ since it was built, as [`WorkQ::stats`] returns them.
 ///
-/// The numbers are exact while the WorkQ is idle. If they are taken amid work, they may differ by
-/// the jobs that began or ended meanwhile.
+/// The numbers are exact while the WorkQ is idle. If they are taken while jobs run, they may
+/// contradict each other by the jobs that began or ended meanwhile.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ, workq::Stats};
@@ -32,11 +32,11 @@ use crate::device::Device;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The number of jobs that devices accepted, including those that finished inline: `completed`
-    /// plus `in_flight`.
+    /// The number of jobs, receives and waits that devices accepted, including jobs that finished
+    /// inline: `completed` plus `in_flight`.
     pub submitted: u64,
-    /// The number of jobs, receives and waits that have completed, failed or not, and were
-    /// collected from the device.
+    /// The number of jobs, receives and waits that have completed, failed or not: those whose
+    /// completion was collected from the device, and jobs that finished inline.
     pub completed: u64,
     /// The number of `completed` jobs that the device finished inline, within the submission.
     pub inline: u64,

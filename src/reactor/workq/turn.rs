@@ -332,8 +332,8 @@ impl<'a> Turn<'a> {
         self.reaped |= reaped > 0;
     }
 
-    /// Leaves the gate, and then does the work that was collected. Returns true if there may be
-    /// more to reap.
+    /// Leaves the gate, and then does what had to wait until then: wakes tasks and handles
+    /// requests. Returns true if there may be more to reap.
     #[inline(always)]
     fn leave_and_notify(&mut self) -> bool {
         let Some(mut inside) = self.inside.take() else {
@@ -370,7 +370,8 @@ impl<'a> Turn<'a> {
         if self.reaped || !shared.drained.is_empty() {
             shared.after_free();
         }
-        // Requests are handled last, so that a subscriber to the log delays no waiter.
+        // Requests are handled last: they may write to the log, whose subscriber must delay no
+        // waiter.
         if self.requests != 0 {
             self.do_asked(outside);
         }

@@ -124,7 +124,7 @@ impl Meeting {
 
     /// Prepares a connection for the peer. `before` is the connection of an earlier hello, which
     /// this one replaces. If there is no RDMA, and both sides allow a stream without it, this
-    /// prepares the connection of the exchange.
+    /// prepares to continue over the socket of the exchange.
     async fn prepare(&self, mut before: Option<Side>, hello: &[u8]) -> Result<Prepared> {
         let (net, exchange, theirs) = (&self.net, &self.exchange, hello_of(hello));
         let may = exchange.may_tcp && theirs.may_tcp();

@@ -266,8 +266,7 @@ impl RdmaLink {
         self.poll_with(cx, Core::poll_take_buf)
     }
 
-    /// Leaves the line for shared receive buffers, in which a `poll_take_buf` waited that was
-    /// dropped.
+    /// Leaves the line for a shared receive Buf, in which a `recv_buf` waited that was dropped.
     pub(super) fn leave_bufs(&mut self, cx: &mut Context<'_>) {
         self.popped(cx);
     }

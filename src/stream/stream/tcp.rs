@@ -211,7 +211,7 @@ impl TcpCore {
         Poll::Ready(Ok(Some(buf)))
     }
 
-    /// Gives up the turn in line of a `poll_take_buf` that was dropped.
+    /// Leaves the line for a Buf, in which a `recv_buf` waited that was dropped.
     pub(super) fn leave_bufs(&mut self, _: &mut Context<'_>) {
         self.bufs.as_mut().stop();
     }

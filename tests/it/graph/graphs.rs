@@ -1215,7 +1215,7 @@ fn a_future_that_panics_when_it_is_dropped_is_contained() {
     run(async {
         let mut going = Box::pin(instance.run());
         poll_pending(going.as_mut());
-        // This panic is not reported to any caller.
+        // The panic of `PanicsOnDrop` is not reported to any caller.
         drop(going);
         let mut going = Box::pin(instance.run());
         poll_pending(going.as_mut());

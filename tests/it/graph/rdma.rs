@@ -265,7 +265,8 @@ fn a_node_that_fails_stops_receives_and_their_message_is_for_the_next_run() {
         assert_eq!(instance.result(recv), Some(Ok(4)));
         assert_eq!(&answer.data().unwrap()[..], b"late");
 
-        // The next receive takes the message; messages from before belong to another run.
+        // This run fails and has received nothing: the message of the run before does not count.
+        // The next receive gets the message that is sent now.
         instance.set(write, (&src, pair.at(0, 7))).unwrap();
         in_time("a run", instance.run()).await.unwrap_err();
         assert_eq!(instance.received(recv), None);

@@ -322,7 +322,7 @@ fn a_pools_waiter_that_comes_while_the_mark_is_cleared_is_woken() {
     for _ in 0..2_000 {
         let pool = BufPool::builder(&mmap).range(0..8192).build().unwrap();
         let (first, second) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
-        // Leaves the mark set, with no waiter.
+        // This wait is dropped at once, so the mark for waiters stays set although none waits.
         assert!(poll(Box::pin(pool.alloc()).as_mut()).is_pending());
         let ready = AtomicU32::new(0);
         let meet = || {

@@ -540,7 +540,7 @@ fn a_run_is_not_stopped_by_a_future_that_nobody_polls() {
             .workq
             .block_on(async { poll_pending(unpolled.as_mut()) });
         told(&bench.workq, Way::Spins, 1);
-        // The other run was woken, and is not polled again.
+        // The copy `unpolled` was woken for the free slot, and is not polled again.
         instance.into_run().post(2).unwrap();
         let all = told(&bench.workq, Way::Spins, 1);
         assert!(matches!(all[&2], Ok(Output::Run(_))), "{all:?}");

@@ -254,11 +254,11 @@ fn floods_fill_the_flooders_sockets_and_no_memory_of_ours() {
             // The flooders do not read, so the channel's sends fill up too.
             while channel.try_send(&[1; 4080]).is_ok() {}
             assert_eq!(channel.stats().sends_in_flight, 10);
-            // The number of messages that the channel reads ahead is limited as well.
             let first = in_time("a message", channel.recv()).await.unwrap();
             assert_eq!(first, [7; 4080][..]);
         }
         works(&service).await;
+        // The number of messages that a channel reads ahead is limited as well.
         let grown = resident().saturating_sub(before);
         assert!(grown < 8 << 20, "{grown} bytes");
         // Sends that wait fail once the flooder has ended.

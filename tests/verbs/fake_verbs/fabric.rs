@@ -223,7 +223,7 @@ pub(super) struct Fabric {
 }
 
 impl Fabric {
-    /// Makes an object for the caller.
+    /// Allocates an object of libibverbs, and returns its address.
     pub(super) fn make<T>(&mut self, head: T) -> *mut T {
         /// # Safety
         ///

@@ -195,7 +195,8 @@ impl Instance {
     }
 
     /// Returns the state of a node in the last run; `NotStarted` if it belongs to another graph.
-    /// After a run that was dropped, returns the state that the run saw last.
+    /// After a run that was dropped, returns the last state that the run had noticed: jobs that
+    /// completed later do not change it.
     #[doc(alias = "doca_graph_instance_node_get_state")]
     pub fn state(&self, node: impl Into<NodeId>) -> NodeState {
         let Level { graph, progress } = &self.level;

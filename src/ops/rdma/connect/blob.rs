@@ -68,7 +68,8 @@ impl Connect {
         }
     }
 
-    /// Sets how long the attempt may take, from the first poll on. Defaults to the builder's
+    /// Sets how long the attempt may take, from the first poll or the call of
+    /// [`wait`](Connect::wait) on. Defaults to the builder's
     /// [`connect_timeout`](crate::rdma::RdmaBuilder::connect_timeout).
     pub fn timeout(mut self, timeout: Duration) -> Connect {
         self.timeout = timeout;

@@ -95,7 +95,7 @@ impl Client {
         }
     }
 
-    /// Runs one input, which is an answer that a client gets.
+    /// Runs one input: a ticket, and the reply that its server sends, with descriptors.
     pub fn take(&self, input: &[u8]) {
         let Some((which, bytes, reply)) = split(input) else {
             return;

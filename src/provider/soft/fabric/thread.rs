@@ -212,7 +212,8 @@ impl Worker {
         }
     }
 
-    /// Continues with a connection whose reply was read, or need not be waited for.
+    /// Continues with a connection once the client has read the reply, or if the server need not
+    /// wait for that.
     fn proceed(&mut self, number: u64, socket: Guarded, then: Then) {
         match then {
             Then::Keep => hang_up(&socket),

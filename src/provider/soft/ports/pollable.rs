@@ -14,8 +14,8 @@ pub(in super::super) trait Pollable<R>: Send + Sync {
     /// As for `Queue::reap`.
     unsafe fn poll(self: Arc<Self>, reaper: &mut R, out: &mut [Completion]) -> Progress;
 
-    /// Returns true if `poll` would find something for which the port was not made ready. The queue
-    /// calls this for the ports that are watched.
+    /// Returns true if `poll` would find something although nothing has put the port into the
+    /// queue's `ReadySet`. The queue asks this, a few at a time, of the ports in `PolledPorts`.
     fn is_due(&self) -> bool {
         false
     }

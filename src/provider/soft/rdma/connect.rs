@@ -86,7 +86,7 @@ impl Shared {
         fabric::publish(&fabric::ENDPOINT, info, this as Weak<dyn Service>)
     }
 
-    /// Connects to the endpoint of a ticket, or waits until that endpoint connects.
+    /// Connects to the endpoint that `blob` names, or waits until that endpoint connects.
     pub(super) fn meet(self: &Arc<Self>, blob: &[u8], role: Role, deadline: Instant) -> Result<()> {
         let met = self.connect(blob, role, deadline);
         self.notify();

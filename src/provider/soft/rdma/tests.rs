@@ -393,7 +393,7 @@ fn an_idle_side_gives_the_pages_of_its_stream_back() {
         }
         assert!(came == sent);
         if round % 2 == 1 {
-            // Bytes were sent since the last call.
+            // Bytes were sent since the last call of `give_back`, so this call returns nothing.
             sending.give_back(&host, false);
             is_there();
         }

@@ -60,8 +60,8 @@ impl RcConnection {
         !self.core.context.traits.iwarp || !matches!(wc.opcode, IBV_WC_SEND | IBV_WC_RDMA_WRITE)
     }
 
-    /// Posts Jobs that waited for entries of the send queue. Returns true if the caller must notify
-    /// the application, as `completed` does.
+    /// Posts Jobs that waited for entries of the send queue. Like `completed`, returns true if the
+    /// caller must notify the application.
     #[inline(never)]
     fn post_waiting(self: &Arc<Self>, inner: &mut RcInner) -> bool {
         if inner.state != EndpointState::Connected {

@@ -148,7 +148,8 @@ impl Attempt {
         }
     }
 
-    /// Connects the queue pair after the peer has accepted, and notifies the peer.
+    /// Connects the queue pair after the peer has accepted, and confirms this to the peer (not over
+    /// iWARP). Returns the data of the peer's application.
     fn respond(&mut self, event: &CmEvent) -> Result<Vec<u8>> {
         let parsed = match self.options.foreign {
             true => None,

@@ -157,8 +157,8 @@ impl Core {
         std::mem::forget(Arc::clone(self));
     }
 
-    /// Keeps the memory of jobs that have completed, or will complete, even if no thread reaps
-    /// their completions.
+    /// Makes `Queue::retire` keep the memory that it gets for ever, since the adapter may still use
+    /// it.
     pub(in super::super) fn keep_jobs(&self) {
         self.doubt.store(true, SeqCst);
     }

@@ -395,8 +395,8 @@ const NOWHERE: (u64, u32) = (!0xfff, 0);
 /// The values that requests to a peer need besides the Job.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Remote {
-    /// The peer's permissions. The peer's adapter itself refuses writes and atomics, but it always
-    /// permits reads, for probes.
+    /// The permissions that the peer has given. Its adapter refuses writes and atomics that they do
+    /// not allow. It allows all reads, since probes are reads, so this side refuses those.
     pub(in super::super) permitted: Access,
     pub(in super::super) iwarp: bool,
     pub(in super::super) max_inline: u32,

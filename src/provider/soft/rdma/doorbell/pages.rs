@@ -56,8 +56,9 @@ impl DoorbellPages {
         Arc::clone(&self.signalled)
     }
 
-    /// Returns true if an awake page has hints, or one of the pages whose turn it is. After `arm`,
-    /// each page whose hints would cause no wake-up is awake.
+    /// Returns true if there are hints on an awake page (one that is checked at each poll), or on
+    /// one of the few others that this call checks in turn. After `arm`, a page is awake if its
+    /// hints would not wake the queue.
     #[inline]
     pub(in super::super) fn has_hints(&mut self) -> bool {
         self.wake_signalled();

@@ -37,7 +37,7 @@ pub(in super::super) const ENTRY: usize = 128;
 const HEAD: usize = 16;
 /// The maximum length of a message whose bytes are in its entry.
 pub(in super::super) const INLINE: usize = ENTRY - HEAD;
-/// The length of a stream in bytes.
+/// The length, in bytes, of the part of a side's block for the bytes of longer messages.
 pub(in super::super) const STREAM: usize = if cfg!(tokio_doca_loom) {
     256
 } else {
