@@ -268,8 +268,7 @@ impl Slot {
         });
         let old = match known {
             true => None,
-            // SAFETY: while Registering, the cell is the operation's. The clone is made before the
-            // write.
+            // SAFETY: while Registering, the cell is the operation's. The clone precedes the write.
             false => unsafe { replace(&self.target, Some(Target::Waker(waker.clone()))) },
         };
         // If this fails, the reaper has made the slot Done meanwhile, and `take` has the result.
