@@ -478,7 +478,8 @@ mod tests {
             assert!(reason == Reason::Flushed || flushed.cause() == Some(reason));
             for text in [reason.to_string(), error.to_string(), flushed.to_string()] {
                 assert!(text.contains(": ") && !text.ends_with([':', '.']), "{text}");
-                // A name of this crate that is not an English word.
+                // The text must not contain the name of its reason, unless the name is an English
+                // word.
                 let name = format!("{reason:?}");
                 let is_word = name.chars().filter(|c| c.is_uppercase()).count() == 1;
                 assert!(is_word || !text.contains(&name), "{text}");

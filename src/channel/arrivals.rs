@@ -43,7 +43,7 @@ pub(crate) struct Arrivals<T> {
     patience: Option<Pin<Box<Sleep>>>,
     /// The timer until the next try to accept, if the last try failed.
     pause: Option<Pin<Box<Sleep>>>,
-    /// The error for which peers wait, if it was not logged yet.
+    /// The error because of which peers wait, if it was not logged yet.
     pub(crate) unlogged: Option<io::Error>,
     /// Peers that were dropped, and the reasons.
     pub(crate) lost: Vec<(Peer, Error)>,

@@ -27,7 +27,7 @@ const CONNECT: &str = "ChannelBuilder::connect";
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> tokio_doca::Result<()> {
 /// # let device = Device::open_default()?;
-/// // Both sides set limits, and the smaller ones hold.
+/// // Each side sets its limits; the smaller message size is valid for both.
 /// let limits: fn() -> ChannelBuilder = || Channel::builder().max_message_size(256).send_queue_size(8);
 /// # let addr: SocketAddr = "127.0.0.1:0".parse().expect("an address");
 /// let service = limits().listen_tcp(&device, addr, "answers").await?;

@@ -185,8 +185,8 @@ impl Channel {
         self.0.abort();
     }
 
-    /// Returns false once this side has noticed that the connection ended. Only `send` and `recv`
-    /// notice.
+    /// Returns false once this side has noticed that the connection ended. Only sends, receives,
+    /// and the task that writes waiting messages notice.
     #[doc(alias = "doca_comm_channel_peer_addr_update_info")]
     #[doc(alias = "doca_comch_connection_update_info")]
     pub fn is_connected(&self) -> bool {

@@ -1,5 +1,5 @@
-//! Socket calls for streams that continue without RDMA. They find out whether the peer's host has
-//! received all bytes, and whether that host is still there.
+//! Socket calls for channels, and for streams that continue without RDMA. They find out whether the
+//! peer's host has received all bytes, and whether that host is still there.
 
 use std::io;
 

@@ -27,7 +27,7 @@ use crate::sync::{Blocking, deadline, for_peers};
 /// How long a client waits while a service's backlog is full.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-// Without a destructor: it outlives nothing.
+// It is const and has no destructor, so that it can be used while a thread ends.
 thread_local! {
     /// The id of the runtime that this thread last found to have I/O and time.
     static CHECKED: Cell<Option<runtime::Id>> = const { Cell::new(None) };

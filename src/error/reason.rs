@@ -40,7 +40,7 @@ reasons! {
     RemoteInChain, NotSupported,
         "the chain has imported memory, and only a Dma gathers from it and scatters to it"
         => "give an Rdma the RemoteBuf itself as its remote side, or copy the bytes to a Buf with Dma::copy";
-    /// A range reaches past the end of its Buf.
+    /// A range reaches past the end of its Buf or RemoteBuf.
     OutOfRange, InvalidValue,
         "the range ends past the bytes that there are",
         |len, reach|

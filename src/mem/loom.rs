@@ -482,7 +482,7 @@ fn mutant_that_looks_before_it_says_that_it_waits_is_found() {
 /// A device that only registers memory, under a key.
 struct Holder(DevInfo, u64);
 
-// SAFETY: it opens none.
+// SAFETY: it opens no queue.
 unsafe impl Adapter for Holder {
     fn info(&self) -> &DevInfo {
         &self.0

@@ -48,7 +48,7 @@ macro_rules! contexts {
                 self.0.caps()
             }
 
-            /// Returns where it is attached.
+            /// Returns the attachment of the context to its WorkQ.
             #[inline(always)]
             pub(in $crate::ops) fn attachment(&self) -> &$crate::reactor::Attachment {
                 self.0.attachment()
@@ -143,7 +143,7 @@ impl<K: Kind, E> Context<K, E> {
         }
     }
 
-    /// Returns where it is attached.
+    /// Returns the attachment of the context to its WorkQ.
     #[inline(always)]
     pub(super) fn attachment(&self) -> &Attachment {
         &self.0.attachment

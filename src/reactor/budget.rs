@@ -7,8 +7,8 @@
 //!
 //! Copies and hashes ask before they begin ([`proceed`]). Two kinds of jobs are charged afterwards
 //! ([`finished`]), and their outcome is kept if the budget is spent: those that must be submitted
-//! in the order in which they are polled first (messages, receives, jobs of a sync event), and
-//! those that have waited in line.
+//! in the order in which they are polled first (jobs of an Rdma or of a sync event), and those that
+//! have waited in line. A receive is posted first, and asks before it takes its message.
 
 use std::cell::Cell;
 use std::task::{Context, Poll, ready};

@@ -41,7 +41,7 @@ pub(super) trait EntryTable: Wanted + Send + Sync {
 pub(super) struct Ends<'a> {
     pub(super) to_notify: &'a mut ArrayVec<Notify, BATCH>,
     pub(super) rest: &'a mut Leftovers,
-    /// An entry is free.
+    /// True if a waiter in line can take an entry now.
     pub(super) freed: bool,
 }
 
@@ -78,6 +78,6 @@ pub(super) struct Ended {
     pub(super) waker: Option<Waker>,
     /// The Lease to give back.
     pub(super) lease: Option<Writing>,
-    /// An entry is free.
+    /// True if a waiter in line can take an entry now: a free one, or an orphan.
     pub(super) freed: bool,
 }

@@ -33,7 +33,7 @@
 //!
 //! | folder | what is in it | imports |
 //! |---|---|---|
-//! | [`loops`] | a WorkQ without a runtime: `block_on`, own loops | `workq` and below |
+//! | [`loops`] | a WorkQ without a runtime: `block_on`, own loops | `jobs`, `workq` and below |
 //! | [`endpoint`] | an Rdma on a WorkQ: receives, state | `waiting` and below |
 //! | [`sync_event`] | a sync event on a WorkQ: waits | `waiting` and below |
 //! | [`jobs`] | the futures of jobs, and how a run waits | `waiting` and below |
@@ -43,7 +43,7 @@
 //! | [`slots`] | jobs in flight: slots, Leases, what to notify | none |
 //! | [`events`] | the event handle, its timer, runtimes | none |
 //!
-//! These files lie beside the folders, and all folders import them: [`gate`], [`mode`] (how to
+//! These files lie beside the folders, and every folder may import them: [`gate`], [`mode`] (how to
 //! wait), [`spin`] (how long to poll), [`entry_table`] (tables that have a line of waiters) and
 //! [`budget`] (Tokio's budget of a task).
 

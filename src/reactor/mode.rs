@@ -39,9 +39,8 @@ pub enum Mode {
     /// the WorkQ has free slots, and operations wait to be submitted, the WorkQ asks the device
     /// again after 1 ms, then after twice as long each time, and at last every 100 ms. And a
     /// [`SyncEvent::wait_gt`](crate::sync_event::SyncEvent::wait_gt) reads the value at least every
-    /// 8.4 ms in two cases: on a device that cannot wait, and while
-    /// [`max_waits`](crate::device::SyncEventCaps::max_waits) other waits for the event are in
-    /// flight.
+    /// 8.4 ms in two cases: on a device that cannot wait, and while other waits use all of the
+    /// event's entries ([`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits)).
     ///
     /// # Panics
     ///

@@ -66,9 +66,9 @@ impl Spin {
         if self.turns > 1 { LOOKS } else { 1 }
     }
 
-    /// Notes that the future has found what it waits for. Within the time of the spin, even a late
-    /// find counts as in time: if both sides of a connection sleep, each answers later by a
-    /// wake-up, and if late finds did not count, neither side would spin again.
+    /// Notes that the future has found what it waits for. Any find within the time of the spin
+    /// counts as in time: if both sides of a connection sleep, each answer is late by a wake-up,
+    /// and if late finds did not count, neither side would spin again.
     pub(super) fn found(&self, policy: Policy, spins: &Spins, now: impl Fn() -> u64) {
         if self.turns <= 1 || self.next == OVER {
             return;
@@ -141,8 +141,8 @@ const SPARE: u32 = 2;
 /// The maximum of `in_vain`. At this value, the next wait to spin comes after 64 waits that do not,
 /// and after 128 times the spin.
 const MOST: u32 = SPARE + 7;
-/// The maximum number of waiting futures with which one spins. With more, spins are in vain: one
-/// event completes many of them.
+/// The maximum number of waiting futures up to which a future spins. With more, spins are in vain:
+/// one event completes many waits.
 const CROWD: usize = 16;
 /// The number of waits between two readings of the clock, to find out whether spins may begin
 /// again.

@@ -1,4 +1,4 @@
-//! A call that blocks, made by a thread, which a task awaits.
+//! Calls that block: a thread makes the call, and a task awaits its result.
 //!
 //! There are at most 64 such threads for the peers that the application names ([`for_peers`]), and
 //! 64 for those that come to it ([`for_strangers`]). Each ends when no call has waited for
@@ -49,7 +49,8 @@ impl<T> Blocking<T> {
             let text = "it has ended, and its result was handed out";
             return Poll::Ready(Err(Error::new(ErrorKind::BadState, op, text)));
         };
-        // A result is not delayed by a task's budget: without one the task may not be polled again.
+        // The task's budget must not delay the result: a task that blocks on this future gets no
+        // new budget.
         let result = pin!(tokio::task::unconstrained(result));
         let result = ready!(result.poll(cx));
         *self = Blocking::Ended;

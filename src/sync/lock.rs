@@ -2,8 +2,8 @@
 
 use std::sync::{self, LockResult, TryLockResult};
 
-/// A mutex that [`lock`] takes: std's, and loom's in a model. Code that no model runs keeps std's
-/// mutex under loom as well.
+/// A mutex that [`lock`] takes: std's, `BriefMutex`, and loom's in a model. Code that no model runs
+/// keeps std's mutex under loom as well.
 pub(crate) trait Lock {
     type Guard<'a>
     where

@@ -30,9 +30,9 @@ pub(crate) fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static
 }
 
 /// Returns `preemptions`, and one more where `TOKIO_DOCA_LOOM_DEEP` is set: `.ci/soak` sets it. The
-/// deeper run is for models that would take most of a minute of every landing. A model that takes
-/// that long anyway is `#[ignore = "deep: .ci/soak loom"]`, and so is a mutant that only the deep
-/// one finds.
+/// deeper run is for models with which it would take most of a minute of each `.ci/run`. A model
+/// that takes that long anyway is `#[ignore = "deep: .ci/soak loom"]`, and so is a mutant that only
+/// the deep one finds.
 pub(crate) fn deep(preemptions: usize) -> usize {
     preemptions + usize::from(std::env::var_os("TOKIO_DOCA_LOOM_DEEP").is_some())
 }
@@ -328,12 +328,12 @@ impl Permits {
         unsafe { self.waiters.enqueue_in(order, node, waker) };
     }
 
-    /// Takes a permit as a member of an order. Returns true if it was held before.
+    /// Takes a permit as a member of an order. Returns true if the waiter was held before that.
     fn wait_in(&self, order: Option<&Arc<Order>>, node: Pin<&WaitNode>, task: &Task) -> bool {
         self.wait_and_hold(order, node, task, WAKES_ITSELF)
     }
 
-    /// Takes a permit as `wait_in` does, and calls `hold` when it is held.
+    /// Takes a permit as `wait_in` does, and calls `hold` each time that the waiter is held.
     fn wait_and_hold(
         &self,
         order: Option<&Arc<Order>>,

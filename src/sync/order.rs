@@ -248,7 +248,7 @@ impl Waiters {
 
     /// Returns what the owner of a node shall do when it is polled, and enqueues the node under the
     /// same lock. Unless the node is held, it is Waiting afterwards, so that no notification is
-    /// missed in between. A node that was not in line yet counts as notified.
+    /// missed in between. The node counts as notified, even if it was Waiting or not in line yet.
     ///
     /// # Safety
     ///

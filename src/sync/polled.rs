@@ -100,7 +100,7 @@ impl<T> Polled<T> {
     /// Polls the state once, under its lock, with the waker of all tasks that [`wait`](Self::wait).
     pub(crate) fn poll<R>(&self, poll: impl FnOnce(&mut T, &mut Context<'_>) -> R) -> R {
         let waker = Waker::from(Arc::clone(&self.tasks));
-        // Dropped in reverse order, by a panic of the poll as well.
+        // The guards are dropped in reverse order, also if the poll panics.
         let _notifies = Notifies(&self.tasks);
         let mut state = lock(&self.state);
         let _polls = Polls::begin(&self.tasks);

@@ -1,6 +1,6 @@
-//! Lines that no loop attends to. A moment after waiters in such a line were notified, a thread
-//! checks whether they took what there is. If they did not, they may never be polled, and others
-//! are notified.
+//! Lines of waiters that no WorkQ serves, such as the line of a pool. A moment after waiters in
+//! such a line were notified, a thread checks whether they took what there is. If they did not,
+//! they may never be polled, and others are notified.
 //!
 //! One thread serves all lines of the process. It ends when no line has needed it for [`LINGER`].
 

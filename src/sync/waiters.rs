@@ -50,7 +50,7 @@ pub(super) enum State {
 /// The node of one waiter. It must be pinned before it is linked, and unlinks itself when it is
 /// dropped.
 pub(crate) struct WaitNode {
-    /// Written when the node is first linked.
+    /// Written each time that the node enters a list.
     pub(super) links: UnsafeCell<MaybeUninit<Links>>,
     /// The list; null while the node is in none. Only the owner of the node reads and writes it.
     pub(super) list: AtomicPtr<Waiters>,
@@ -100,8 +100,7 @@ impl WaitNode {
 
 /// The list. It must not move while nodes are linked, so [`Waiters::enqueue`] is unsafe.
 pub(crate) struct Waiters {
-    /// The number of nodes in the list, Waiting or Notified. It is written under the lock, and read
-    /// without it.
+    /// The number of nodes in the list. It is written under the lock, and read without it.
     pub(super) len: AtomicUsize,
     pub(super) list: Mutex<List>,
 }
@@ -132,8 +131,8 @@ unsafe impl Send for List {}
 pub(crate) struct Notify {
     /// The number of nodes that were not notified.
     pub(crate) waiting: usize,
-    /// The number of nodes that were notified and not polled since, without those that another
-    /// waiter has overtaken.
+    /// The number of nodes that were notified, and have neither left nor enqueued themselves again;
+    /// without those that another waiter has overtaken.
     pub(crate) notified: usize,
 }
 
@@ -235,7 +234,7 @@ impl Waiters {
         }
     }
 
-    /// Returns the next nodes of a sweep: none once it has come to its end.
+    /// Notifies the next nodes of a sweep, and returns their wakers: none once the sweep has ended.
     fn sweep(&self) -> WakeBatch {
         let mut batch = WakeBatch::default();
         let mut list = lock(&self.list);

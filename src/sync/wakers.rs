@@ -72,7 +72,8 @@ pub(crate) fn log_later(write: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Writes to the log, without a lock. Contains a panic of a subscriber.
+/// Writes to the log, and contains a panic of a subscriber. A caller that may hold a lock uses
+/// `log_later` instead.
 #[cold]
 pub(crate) fn log(write: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(write)) {

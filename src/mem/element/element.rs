@@ -282,11 +282,11 @@ impl Count {
     /// Returns the element to its slab, after its last count was given back.
     pub(super) fn bring_home(&self) {
         if self.ranged {
-            // SAFETY: `last` says that this caller made the word 0.
+            // SAFETY: the caller has given the last count back, which made the word 0.
             unsafe { Element::bring_home_ranged(self.0) };
         } else {
-            // SAFETY: `last` says that the element has no holder; `slab` and `index` are those that
-            // it was made with.
+            // SAFETY: the caller has given the last count back, so the element has no holder;
+            // `slab` and `index` are those that it was made with.
             unsafe { Slab::bring_home(self.slab, self.index) };
         }
     }

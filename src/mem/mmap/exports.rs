@@ -27,8 +27,8 @@ impl Mmap {
     /// An export seals the memfd (fcntl(2)) with `F_SEAL_SHRINK`, `F_SEAL_GROW` and `F_SEAL_SEAL`.
     /// If no peer may write, it adds `F_SEAL_FUTURE_WRITE`: the kernel then refuses every new
     /// writer, including the application. If the DPU may write and the peers of an Rdma may only
-    /// read, or the reverse, the kernel keeps only readers of other users from writing: a process
-    /// of the same user can reopen the memfd (proc(5), `/proc/pid/fd`).
+    /// read, or the reverse, a reader of another user cannot write, but a process of the same user
+    /// can reopen the memfd for writing (proc(5), `/proc/pid/fd`).
     ///
     /// # Errors
     ///

@@ -53,9 +53,9 @@ fn create(flags: MFdFlags) -> nix::Result<OwnedFd> {
     let flags = flags | MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let file = memfd_create(c"tokio-doca", flags)?;
     // Opened once more, since the kernel does not count the first descriptor as a writer. While a
-    // file has a writer, the kernel grants no peer a lease on it (fcntl(2)), for which those that
-    // open the file for other importers would have to wait. Without /proc no process opens the
-    // file.
+    // file has a writer, the kernel grants no peer a lease on it (fcntl(2)), which would keep this
+    // process from opening the file for another importer. Without /proc the file is never opened
+    // again, so the first descriptor suffices.
     let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     let counted = open(&*path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty());
     Ok(counted.unwrap_or(file))

@@ -31,8 +31,8 @@ pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
     // SAFETY: it was just leaked, and no other party has it.
     let bytes = NonNull::from(unsafe { &mut *owned.0.as_ptr() }.as_mut());
     let free = Box::new(move |_, _| drop(owned));
-    // SAFETY: they were lent by the owner as a unique slice, which ends only when the owner is used
-    // again; that is not before `free` is dropped or runs.
+    // SAFETY: the owner has lent the bytes as a unique slice, which is valid until the owner is
+    // used again: not before `free` is dropped or runs.
     unsafe { Memory::lent(bytes.cast(), bytes.len(), free) }
 }
 
@@ -44,7 +44,7 @@ pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
 pub(super) unsafe fn lend_bytes(bytes: Bytes) -> Memory {
     let at = NonNull::from(&bytes[..]);
     let free = Box::new(move |_, _| drop(bytes));
-    // SAFETY: `free` has a handle: they lie where they are until it is dropped or has run, and no
-    // one writes them, as `Bytes` never change and as the caller promises.
+    // SAFETY: `free` has a handle of the `Bytes`, so the bytes stay where they are until `free` is
+    // dropped or has run. No code writes them, as `Bytes` never change and as the caller promises.
     unsafe { Memory::lent(at.cast(), at.len(), free) }
 }

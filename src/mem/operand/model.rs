@@ -77,7 +77,7 @@ pub mod sealed {
         fn tail_extent(&self) -> Extent;
         /// Takes the leases. Also returns the segments and the number of bytes.
         fn lease_tail(&self, holder: Holder, rule: Rule) -> LeasedOperand<Self::Lease>;
-        /// Returns true if this is a write lease on the operand.
+        /// Returns true if `_lease` is a write lease on the operand.
         fn is_leased_by(&self, _lease: &Writing) -> bool {
             false
         }

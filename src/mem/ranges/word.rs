@@ -112,7 +112,7 @@ impl LeaseWord {
     pub(in crate::mem) fn read(&self) -> Result<(), LeaseRefusal> {
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
-            // One comparison for both: a writer's word is larger still.
+            // This comparison finds the limit and a writer, whose word is larger still.
             if now >= READERS {
                 return Err(refused(now));
             }

@@ -260,7 +260,7 @@ pub(super) mod tests {
     fn an_address_is_the_devices_and_not_believed() {
         let device = Device::open("pf0").unwrap();
         let imported = |addr, len| imported(&device, addr, len);
-        // Nothing of this process is there.
+        // This process has no memory at these addresses.
         let there = imported(usize::MAX - 4096, 4096).unwrap();
         let end = there.buf(4095..).unwrap();
         let holder = Holder::new(device.id(), RegistrationUse::Dma);

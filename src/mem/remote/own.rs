@@ -86,7 +86,7 @@ mod tests {
         let imported =
             Imported::new(region.addr(), 4096, access, Audience::Dpu, 0, origin).with_owner(mmap.0);
         let remote = RemoteMmap::new(&device, imported).unwrap();
-        // The last of them is from an inventory that was added.
+        // The last range is from an inventory that was added.
         let range = || remote.buf(..64).unwrap();
         let ranges: Vec<_> = std::iter::repeat_with(range).take(FIRST + 1).collect();
         let lease = |range| RemoteRead::begin(range).unwrap();

@@ -219,7 +219,8 @@ impl RdmaBuilder<'_> {
     }
 
     /// Returns the error that [`attach`](Self::attach) would return for the capabilities of
-    /// `device`. Errors that only the device itself can find are left to `attach`.
+    /// `device`. Errors that only the device itself can find, and a lack of remote operations, are
+    /// left to `attach`.
     pub(crate) fn check_on(&self, device: &Device) -> Result<()> {
         match &device.info().caps().rdma {
             Some(caps) => self.check(caps).map(drop),
@@ -270,7 +271,8 @@ impl RdmaBuilder<'_> {
         ))
     }
 
-    /// Returns an error if the device does not have the [`Transport`] that was set.
+    /// Returns an error if the [`Transport`] that was set is invalid, or the device does not have
+    /// it.
     fn check_transport(&self, caps: &RdmaCaps) -> Result<()> {
         self.transport.check()?;
         if self.transport != Transport::default() && !caps.transport {
@@ -290,7 +292,7 @@ impl RdmaBuilder<'_> {
         Ok(())
     }
 
-    /// Returns an error if the elements of the [`RecvPool`] are too large for the device.
+    /// Returns an error if the device cannot receive from the [`RecvPool`] that was set.
     fn check_pool(&self, caps: &RdmaCaps) -> Result<()> {
         let Some(pool) = &self.recv_pool else {
             return Ok(());

@@ -24,8 +24,7 @@ use crate::sync::wake;
 
 /// The sends of one stream of bytes.
 pub(crate) struct Sends {
-    /// The wait for a share of the Slots that streams may hold. After it, `line` waits for a free
-    /// Slot.
+    /// The wait until streams may hold one more Slot. After it, `line` waits for a free Slot.
     share: Pin<Box<StreamSlotWaiter>>,
     line: Pin<Box<RunWaiter>>,
     ends: Arc<Ends>,
@@ -197,7 +196,7 @@ impl Sends {
         let run: Arc<dyn Run> = self.ends.clone();
         let (rdma, at) = (&self.rdma, self.rdma.attachment());
         // A Slot without a job is released when this call returns, since the stream may not be
-        // polled for long.
+        // polled for a long time.
         let (slot, late) = (Cell::new(None), Cell::new(false));
         let prepare = || {
             let Some(taken) = slot.take().or_else(|| at.take_stream_slot(true)) else {
@@ -212,8 +211,8 @@ impl Sends {
                 ready!(self.share.as_mut().poll(cx, at))?;
             }
             let sent = self.line.as_mut().poll_launch(cx, at, &run, 0, &prepare);
-            // Another stream has taken the share while this one waited in line for a free Slot, so
-            // try again.
+            // Another stream has taken the last Slot of the streams' share while this one waited in
+            // line for a free Slot, so try again.
             if late.replace(false) {
                 continue;
             }

@@ -144,7 +144,7 @@ impl<S: MaybeSource> SendSink<S> {
             let before = self.in_flight;
             let submitted = self.submit(cx);
             if self.in_flight > before {
-                // The sink may not be polled again for long, so the reactor must handle the
+                // The sink may not be polled again for a long time, so the reactor must handle the
                 // completions.
                 RunWaiter::attend(self.rdma.attachment());
             }

@@ -1,8 +1,7 @@
 //! [`SyncEventImport`], the import of a sync event in progress, and [`ImportedSyncEvent`], its
 //! result, which is not attached or started yet.
 //!
-//! An import blocks, since it asks another process. So it runs on a thread of its own
-//! ([`Blocking`]).
+//! An import blocks, since it asks another process. So another thread makes it ([`Blocking`]).
 
 use std::fmt;
 use std::future::Future;

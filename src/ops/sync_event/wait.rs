@@ -62,7 +62,7 @@ pub type SyncEventWait<C> = Op<WaitRequest<C>>;
 /// The future of a wait for a sync event.
 #[pin_project(project = WaitingProjected)]
 pub enum Waiting<C: AsRef<SyncEvent>> {
-    /// The wait of a device that can wait.
+    /// The wait on a device that can wait.
     Waits(#[pin] EventWaitFuture<WaitRequest<C>>),
     /// The wait on a device that cannot wait: jobs get the value again and again, with pauses in
     /// between.

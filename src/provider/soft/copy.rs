@@ -252,9 +252,9 @@ mod stream {
             let from = unsafe { src.add(at) };
             // SAFETY: as above.
             let to = unsafe { dst.add(at) };
-            // SAFETY: a line is valid to be read, in any alignment. It is valid to be written, and
-            // aligned to a line since the head. The compiler assumes that the assembly may read and
-            // write any memory.
+            // SAFETY: a line is valid to be read, in any alignment. `to` is valid to be written,
+            // and aligned to a line, since the head ends at one. The compiler assumes that the
+            // assembly may read and write any memory.
             unsafe {
                 asm!(
                     "movdqu {a}, [{from}]",

@@ -66,7 +66,7 @@ impl SoftDevice {
 // 2. Every part is made from `self.shared`. Keys of registered memory are not used; keys of imports
 //    are valid in the whole process.
 // 3. The information is made once; the queues refuse nothing that lies within its capabilities.
-// 4. `event::meet` argues where a counter lies.
+// 4. `event/connect.rs` argues where a counter lies.
 // 5. There is no protection domain.
 unsafe impl Adapter for SoftDevice {
     fn info(&self) -> &DevInfo {

@@ -138,8 +138,8 @@ impl Stuck {
     }
 }
 
-/// A party, such as an engine, that a Hold has stopped, or jobs that take all slots. It is called
-/// to continue afterwards.
+/// A party, such as an engine, that a Hold has stopped, or that waits because jobs take all slots.
+/// `resume` is called to make it continue.
 pub(super) trait Held: Send + Sync {
     fn resume(&self);
 }

@@ -25,13 +25,13 @@
 //
 // | folder | what lives there | what it imports of the others |
 // |---|---|---|
-// | this one | the provider, its devices and queues; faults, counters, copies | all |
+// | this one | the provider, its devices and queues; faults, counters, copies, bells | all |
 // | `topology` | which devices there are | nothing |
 // | `fabric` | how processes meet and map each other's memory | nothing |
 // | `engine` | threads that do what is not done inline | faults, copies, what queues share |
-// | `ports` | which endpoints and sync events have something to do | `rdma`, faults, counters |
-// | `rdma` | endpoints, and remote operations between them | `fabric`, `ports`, faults, copies |
-// | `event` | sync events | `fabric`, `ports`, faults |
+// | `ports` | which endpoints and sync events have something to do | `rdma`, faults, counters, what queues share |
+// | `rdma` | endpoints, and remote operations between them | `fabric`, `ports`, faults, counters, copies, bells |
+// | `event` | sync events | `fabric`, `ports`, faults, bells |
 
 mod bell;
 mod copy;

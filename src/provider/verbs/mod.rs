@@ -34,11 +34,12 @@
 // managed                connections that rdma_cm makes, and its listeners
 // connection             a connection: its Jobs and receives, their ends, its timeouts
 // transport              completion queues, queue pairs, requests, the causes of failures
-// adapter                an open device: protection domains, capabilities, memory, blobs
 // cm                     rdma_cm: its event channel, and the ids on it
+// adapter                an open device: protection domains, capabilities, memory, blobs
 // ffi                    the C side
 //
-// Each of these folders and files imports only those below it.
+// Each of these folders and files imports only those below it, but `cm` and `transport` import each
+// other.
 
 mod adapter;
 mod bridge;

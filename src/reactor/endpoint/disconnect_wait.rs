@@ -71,7 +71,7 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
             _watching: shared.core.registry.watch(),
         });
         let policy = shared.mode.load();
-        // In Hybrid mode this wait does not spin: the connection may not end for long.
+        // In Hybrid mode this wait does not spin: the connection may not end for a long time.
         if policy.is_busy() {
             if !shared.poll_queue(port.queue(), LOOKS) {
                 shared.misses.add();

@@ -1,8 +1,8 @@
 //! The event handle of a WorkQ on Tokio: one `AsyncFd` per runtime, with the fan-out waker in it.
 //!
-//! There is no driver task. When Tokio's driver wakes the fan-out waker, it clears readiness,
-//! registers itself again, reaps, and arms if a future waits. The eventfd is never read: Tokio's
-//! epoll is edge-triggered, and each write is an edge.
+//! There is no driver task. When Tokio's driver wakes the fan-out waker, the waker clears
+//! readiness, registers itself again, reaps, and arms if a future waits. It never reads the
+//! eventfd: Tokio's epoll is edge-triggered, and each write is an edge.
 //!
 //! - The fan-out waker holds a `Weak`: the waker, the WorkQ and the AsyncFd would otherwise keep
 //!   each other alive for ever.
@@ -46,8 +46,8 @@ use crate::sync::{Process, lock, log};
 const RUNTIMES: usize = 4;
 /// The maximum number of times that readiness is cleared in one turn.
 const CLEARS: usize = 8;
-/// The maximum number of events that one call of `epoll_wait` reads: enough for the descriptors of
-/// all devices and the signal.
+/// The maximum number of events that one call of `epoll_wait` reads: enough for the signal, the
+/// timer and the descriptors of all devices.
 const SOURCES: usize = 16;
 /// The flags of a descriptor inside the event handle: each event is reported once (edge-triggered).
 const EDGES: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
@@ -80,7 +80,8 @@ pub(in crate::reactor) struct Events {
     /// In a loom model: the waker of the task that waits for the event handle.
     #[cfg(tokio_doca_loom)]
     pub(in crate::reactor) driver: crate::sync::Mutex<Option<Waker>>,
-    /// The epoll descriptor over the signal and the descriptors of queues that have their own.
+    /// The epoll descriptor over the signal, the timer, and the descriptors of queues that have
+    /// their own.
     nest: OnceLock<Epoll>,
     /// `lend` was called: the caller's own loop polls.
     lent: AtomicBool,
@@ -198,9 +199,10 @@ impl Events {
     ///
     /// # Errors
     ///
-    /// `BadState` without a runtime, or beyond four runtimes. Without a runtime, the call succeeds
-    /// in `WorkQ::block_on`, where the thread itself polls, and once the event handle was lent to
-    /// the caller's own loop, which polls then.
+    /// `BadState` without a runtime, or beyond four runtimes; `OperatingSystem` if the kernel or
+    /// Tokio refuses the registration. Without a runtime, the call succeeds in `WorkQ::block_on`,
+    /// where the thread itself polls, and once the event handle was lent to the caller's own loop,
+    /// which polls then.
     ///
     /// # Panics
     ///
@@ -320,7 +322,7 @@ impl Events {
         }
     }
 
-    /// Removes the registration of a runtime that was shut down.
+    /// Removes a registration that could not be renewed (`Source::rearm`).
     fn forget(&self, source: &Arc<Source>) {
         let mut inner = self.inner();
         let known = inner.sources.iter_mut().find(|known| {
@@ -395,7 +397,8 @@ impl Drop for Source {
 }
 
 impl Source {
-    /// Clears readiness and registers the waker again. Fails if the runtime was shut down.
+    /// Clears readiness and registers the waker again. Fails if the runtime was shut down, or if
+    /// readiness cannot be cleared.
     fn rearm(&self, waker: &Waker) -> io::Result<()> {
         let mut cx = Context::from_waker(waker);
         let Some(fd) = &self.fd else { return Ok(()) };

@@ -47,8 +47,8 @@ pub(in crate::reactor) fn is_in_own_loop<T>(workq: &T) -> bool {
     ptr::eq(IN_OWN_LOOP.get(), ptr::from_ref(workq).cast())
 }
 
-/// Marks that this thread is in `WorkQ::block_on`, where it polls for the jobs of this WorkQ all
-/// the time, until the result is dropped.
+/// Marks that this thread is in `WorkQ::block_on`, where the thread itself polls for this WorkQ,
+/// until the result is dropped.
 pub(in crate::reactor) fn enter_block_on<T>(workq: &T) -> Doing {
     Doing::enter(&IN_BLOCK_ON, workq)
 }

@@ -23,8 +23,7 @@ const NEVER: u64 = u64::MAX;
 
 pub(in crate::reactor) struct Timer {
     clock: Clock,
-    /// Made by the first future that needs it. Until then the event handle needs no descriptor for
-    /// it.
+    /// Made when the timer is first set. Until then the event handle needs no descriptor for it.
     fd: OnceLock<Timerfd>,
     /// When the timerfd signals, in nanoseconds on the clock of the WorkQ. Written under the lock
     /// `set`.

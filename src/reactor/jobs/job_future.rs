@@ -103,7 +103,8 @@ impl<C: HasAttachment> JobFuture<C> {
         self.state = State::InFlight(token, Spin::default());
     }
 
-    /// Stores the outcome of a job that had completed before the future was made.
+    /// Stores the outcome of a job that finished inline when it was started. The next poll returns
+    /// it.
     pub(crate) fn set_ready(&mut self, outcome: Outcome) {
         self.state = State::Ready(outcome);
     }
@@ -199,7 +200,7 @@ impl Drop for Reserved<'_> {
 impl Attachment {
     /// Takes a free slot without waiting. The caller may pass the operations in line if all of them
     /// were notified and have not been polled. It may pass operations of its own connection or
-    /// event only when it calls this again.
+    /// event only if an earlier call was refused after they were notified.
     ///
     /// # Errors
     ///

@@ -2,7 +2,8 @@
 //! of `poll_event`, `event_turn`, `arm` and `attach` that write and read `expected`, and ways to
 //! get them wrong. `super::workq` has models of the real functions.
 //!
-//! (Words that two threads write are exchanged, since loom does not order plain stores.)
+//! (Words that several threads write are exchanged, except `asleep` and the flags that only become
+//! true: loom does not order plain stores of several threads.)
 //!
 //! There are two operations with one job each. The device's event must be cleared; a driver thread
 //! handles it.

@@ -245,7 +245,6 @@ fn mutant_that_says_a_change_after_the_look_is_found() {
 fn turn_without_mark(bench: &Bench) {
     if let Some(inside) = bench.gate.enter() {
         bench.reap();
-        // This leaves the gate without a check for the mark of a refused thread.
         inside.leave_now();
     }
 }

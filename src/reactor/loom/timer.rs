@@ -1,4 +1,4 @@
-//! Models of the real timer of a WorkQ, on a modelled clock. The timer ends pauses in time, and
+//! Models of the real timer of a WorkQ, on a modelled clock. The timer wakes futures in time, and
 //! signals for the alarm, although other threads set it meanwhile.
 
 use std::future::poll_fn;

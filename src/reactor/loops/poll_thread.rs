@@ -1,4 +1,5 @@
-//! [`PollThread`], a thread that polls a WorkQ all the time and runs the tasks that use it.
+//! [`PollThread`], a thread that polls a WorkQ and runs the tasks that use it. After a while in
+//! which its polls find nothing, it sleeps until an event.
 
 use std::future::Future;
 use std::panic::resume_unwind;

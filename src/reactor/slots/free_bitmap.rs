@@ -9,7 +9,7 @@
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{seq_cst_order, thread_number};
 
-/// The number of words, and so of threads with a word of their own, if there are enough slots.
+/// The number of words, and so of threads with a word of their own, for 128 to 1,024 slots.
 const SPREAD: usize = 16;
 /// The minimum number of slots that a word should have.
 const SHARE: usize = 8;

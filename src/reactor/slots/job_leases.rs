@@ -30,8 +30,8 @@ impl JobLeases {
 
     /// Appends the bytes that were written to the destination's data and gives the Leases back,
     /// unless the device still uses the memory. The reaper calls this once the job has completed.
-    /// If a Lease was the last reference to its memory, what then runs is added to `rest`, for
-    /// later.
+    /// If a Lease has the last reference to its memory, that reference is added to `rest`, to be
+    /// dropped later.
     #[inline(always)]
     pub(super) fn release(self, result: &Outcome, rest: &mut Leftovers) {
         match (&self.leases.write, result) {

@@ -52,14 +52,14 @@ impl Phases {
         self.0 & bit(DONE) != 0
     }
 
-    /// Returns true if a device may have a job of an operation (dropped or not) or of a graph's
-    /// run, as opposed to one that the caller's own loop has posted.
+    /// Returns true if a device may have a job of an operation (dropped or not) or of a `Run`, as
+    /// opposed to one that the caller's own loop has posted.
     pub(in crate::reactor) fn any_op(self) -> bool {
         self.0 & !(bit(FREE) | bit(DONE) | bit(POSTED)) != 0
     }
 
     /// Returns true if a device may have a job whose completion no future polls for by itself: its
-    /// operation sleeps or was dropped, or the job belongs to a run.
+    /// operation sleeps or was dropped, or the job belongs to a `Run`.
     pub(in crate::reactor) fn any_asleep(self) -> bool {
         self.0 & (bit(WAITING) | bit(ORPHAN) | bit(RUNNING)) != 0
     }

@@ -1,8 +1,8 @@
 //! [`Slot`], the entry of a job in the WorkQ's table: it owns the job's Leases, waker and result.
 //!
-//! The word `state` holds the generation (upper half) and the phase. `phases.rs` draws how the
-//! phase changes. The phase says which of three parties owns the slot's cells: the operation (one
-//! thread at a time, by `&mut`), the reaper (one thread at a time, by the gate), or the free list.
+//! The word `state` holds the generation (upper half) and the phase. DESIGN.md ("A slot") draws its
+//! changes. The phase says which of three parties owns the slot's cells: the operation (one thread
+//! at a time, by `&mut`), the reaper (one thread at a time, by the gate), or the free list.
 //!
 //! - `held` and `result` belong to the operation until Pending, to the reaper until Done, and then
 //!   to the operation again.
@@ -15,8 +15,7 @@
 //!   nothing.
 //!
 //! Orderings: every change of owner is a Release store or exchange, paired with the Acquire of the
-//! next owner. In debug builds each access asserts that the slot is in a phase in which the caller
-//! owns the cell.
+//! next owner. Debug builds assert at each access that the caller owns the cell.
 #![expect(unsafe_code, reason = "the phase says who owns the cells")]
 
 use std::task::Waker;
@@ -138,8 +137,8 @@ impl Slot {
         }
     }
 
-    /// Stores a job's Leases and target in a slot that was taken from the free list, which leaves
-    /// the phase Free. Returns the slot's generation.
+    /// Stores a job's Leases and target in a slot that was taken from the free list, and changes
+    /// its phase from Free to Pending, Posted or Running. Returns the slot's generation.
     ///
     /// # Safety
     ///

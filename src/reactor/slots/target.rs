@@ -16,7 +16,7 @@ use crate::reactor::gate::Deferred;
 pub(crate) type Outcome = Result<u64, JobError>;
 
 /// A target that is notified of completions without a waker: a run of a graph, or the sends of a
-/// stream.
+/// stream or a sink.
 pub(crate) trait Run: Send + Sync {
     /// Called once the job of `node` has completed.
     fn completed(&self, node: u32, outcome: Outcome);

@@ -146,7 +146,7 @@ impl<W: Waiter> EventWaitFuture<W> {
             *this.state = State::Finished;
             return Poll::Ready(outcome);
         }
-        // A wait without an entry tries to take one before the budget is checked, so that other
+        // A wait that begins, or is in line, is polled before the budget is checked, so that other
         // waits do not pass it meanwhile.
         let budget = match this.state {
             State::Idle | State::Queued(_) => None,

@@ -6,8 +6,8 @@
 //! run is also an *entry* of [`Entries`], which `collect` polls: `entries.rs` says how.
 //!
 //! The entry of a receive or a wait keeps its table, but not its context. So the context can be
-//! dropped while a receive or a wait is posted. This ends its connection, and the entry completes
-//! with an error. A run keeps its instance and with it the WorkQ, until the run is handed out.
+//! dropped while a receive or a wait is posted. The entry then completes with an error. A run keeps
+//! its instance and with it the WorkQ, until the run is handed out.
 
 use std::any::Any;
 use std::pin::Pin;

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! One lock guards the table. No code of the application runs while it is held: wakers are cloned,
-//! woken and dropped, and Leases are given back, after it was released.
+//! woken and dropped, and Leases are given back, outside of it.
 
 mod counts;
 mod lives;

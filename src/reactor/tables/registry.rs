@@ -17,7 +17,7 @@ use crate::sync::{BriefMutex, lock};
 /// of the slots. 4,095 is not used, since `u64::MAX` must not be a Token.
 pub(crate) const TABLES: usize = 4094;
 
-/// A function that is called once the state of an Rdma has changed.
+/// A function that is called each time that the state of an Rdma may have changed.
 pub(in crate::reactor) type Changed = Arc<dyn Fn() + Send + Sync>;
 
 pub(in crate::reactor) struct Registry {

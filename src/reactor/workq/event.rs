@@ -74,9 +74,9 @@ impl Driven for Shared {
 impl Shared {
     /// Returns true if a future waits for the next event.
     ///
-    /// Operations that poll by themselves do not wait for an event. So in busy mode only two kinds
-    /// of jobs do: orphans, and those whose operation slept when the mode was set and has yet to be
-    /// polled. The caller's own loop arms for itself.
+    /// Operations that poll by themselves do not wait for an event. So in busy mode only three
+    /// kinds of jobs do: orphans, jobs that notify a `Run`, and those whose operation slept when
+    /// the mode was set and has yet to be polled. The caller's own loop arms for itself.
     fn is_waited_for(&self) -> bool {
         let policy = self.mode.load();
         let table = &self.core.table;

@@ -7,8 +7,8 @@
 //! `pause` handle a device that refuses jobs. `shutdown` waits for the last job; `counts` and
 //! `stats` have the statistics.
 //!
-//! These files import `tables`, `slots` and `events`. All of them also import `shared`, which
-//! imports only `counts`, `pause` and `queues` of this folder.
+//! These files import `tables`, `slots` and `events`. Those that submit, wait or poll also import
+//! `shared`, which imports only `counts`, `pause` and `queues` of this folder.
 
 // `handle` comes first, since rustdoc shows the methods of a type in the order of the modules.
 mod handle;

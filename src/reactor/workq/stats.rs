@@ -32,8 +32,8 @@ use crate::device::Device;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The number of jobs, receives and waits that devices accepted, including jobs that finished
-    /// inline: `completed` plus `in_flight`.
+    /// The number of jobs that devices accepted, including jobs that finished inline, and of
+    /// receives and waits that have completed: `completed` plus `in_flight`.
     pub submitted: u64,
     /// The number of jobs, receives and waits that have completed, failed or not: those whose
     /// completion was collected from the device, and jobs that finished inline.
@@ -42,12 +42,12 @@ pub struct Stats {
     pub inline: u64,
     /// The number of `completed` receives that got a message.
     pub received: u64,
-    /// The number of `completed` jobs that failed and were not flushed. Jobs that finished inline
-    /// are not counted: their submission itself returns the failure.
+    /// The number of `completed` jobs, receives and waits that failed and were not flushed. Jobs
+    /// that finished inline are not counted: their submission itself returns the failure.
     pub failed: u64,
-    /// The number of `completed` jobs that were flushed, because another job of their Rdma had
-    /// failed or the connection had ended. A regular end flushes the receives that are still
-    /// posted.
+    /// The number of `completed` jobs and receives that were flushed, because another job of their
+    /// Rdma had failed or the connection had ended. A regular end flushes the receives that are
+    /// still posted.
     pub flushed: u64,
     /// The number of jobs that devices have, including completed jobs that were not collected yet.
     pub in_flight: u64,
@@ -63,8 +63,8 @@ pub struct Stats {
     pub empty_polls: u64,
     /// The number of times that devices were asked to signal the next completion.
     pub arms: u64,
-    /// The number of events of the event handle that a runtime's driver or [`WorkQ::clear`] has
-    /// handled.
+    /// The number of events of the event handle that a runtime's driver, [`WorkQ::block_on`] or
+    /// [`WorkQ::clear`] has handled.
     pub wake_ups: u64,
     /// The time for which the engines of the WorkQ's devices (threads of software devices) have
     /// worked. It includes work for other WorkQs, and is updated when an engine pauses. Always 0 on

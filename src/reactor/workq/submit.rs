@@ -238,8 +238,8 @@ impl Shared {
     ) {
         // SAFETY: Shared is in an Arc, which the JobFuture that has the node reaches through its
         // context, borrowed or owned, until after the node is dropped (field order in `JobFuture`,
-        // and the borrow). A `Line` owns a handle, which is dropped after its nodes (field order),
-        // and waits in line of that WorkQ alone.
+        // and the borrow). A `RunWaiter` owns a handle, which is dropped after its nodes (field
+        // order), and waits in line of that WorkQ alone.
         unsafe { self.waiters.enqueue_in(order, node, waker) };
     }
 
@@ -252,8 +252,8 @@ impl Shared {
 
     /// Puts a run that goes to sleep into the list `runs`, where `wake_all` finds it.
     pub(in crate::reactor) fn enqueue_run(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: a `Line` has the node, and owns a handle of the WorkQ that it is used with, which
-        // is dropped after the node.
+        // SAFETY: a `RunWaiter` has the node, and owns a handle of the WorkQ that it is used with,
+        // which is dropped after the node.
         unsafe { self.runs.enqueue(node, waker) };
     }
 

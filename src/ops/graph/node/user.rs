@@ -47,7 +47,7 @@ fn panicked(payload: Box<dyn Any + Send>) -> UserError {
     UserError::Panicked(Error::new(ErrorKind::Unexpected, None, text))
 }
 
-/// The function of a node with data, which each instance has for itself.
+/// The function of a node with data. All instances share the function; each has its own data.
 pub(crate) trait WithData: Send + Sync {
     /// Returns the memory for the data of a new instance, unset.
     fn new_data(&self) -> Data;

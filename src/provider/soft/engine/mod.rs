@@ -8,8 +8,8 @@
 //! An engine's thread runs on CPUs that the device chooses ([affinity]).
 //!
 //! These files import one another downwards, `thread > queue_worker > rings > ring` and
-//! `thread > affinity`. From the rest of the device they import options, faults, the state that its
-//! queues share, and the opaque copy.
+//! `thread > affinity`. From the rest of the device they import faults, the state that its queues
+//! share, and the opaque copy.
 
 mod affinity;
 mod queue_worker;

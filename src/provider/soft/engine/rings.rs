@@ -359,7 +359,7 @@ impl Consumer {
         self.rings.doorbell.signal_for_certain(self.finished);
     }
 
-    /// Counts a job that the script of faults loses: it is done, but never gets a completion.
+    /// Counts a job that the script of faults loses: it is never done, and never gets a completion.
     pub(super) fn lose(&mut self, _: Work) {
         self.completed += 1;
     }

@@ -23,7 +23,8 @@ pub(in super::super) struct SoftEvent {
     /// private memory, so that the peer cannot change it.
     lowest: AtomicU64,
     stopped: AtomicBool,
-    /// True if the process at the other end has ended without closing the event.
+    /// Set once the other side's process or connection has ended, unless the other side had closed
+    /// the event before. The importer's side sets it even then if the owner's process has ended.
     pub(super) gone: AtomicBool,
     pub(super) port: OnceLock<Weak<Port>>,
     pub(super) peer: Mutex<Peer>,

@@ -1,8 +1,8 @@
-//! The waits of a port. Finding the waits that a value ends takes a time that does not depend on
-//! the number of other waits.
+//! The waits of a port.
 //!
-//! Waits whose mask has all bits lie in a heap, ordered by their thresholds. Waits with another
-//! mask are few, and are checked one by one. All memory is allocated when the port is opened.
+//! Waits whose mask has all bits lie in a heap, ordered by their thresholds, so that finding one
+//! that a value ends takes constant time. Waits with another mask are few, and are checked one by
+//! one. All memory is allocated when the port is opened.
 
 use crate::device::{EventWait, Token};
 

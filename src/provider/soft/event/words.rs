@@ -6,6 +6,8 @@
 //! | 128, 256 | wanted | the value that the counter must exceed before this side is woken; all ones: no thread sleeps |
 //! | 384, 512 | closed | the number of the import, once this side has stopped or dropped the event |
 //!
+//! Of two offsets, the first is that of the owner's word, and the second that of the importer's.
+//!
 //! A process that has imported the event once can write the page as long as that process exists.
 //! The owner sends the number of an import only to its importer, so that a former importer cannot
 //! close the event.

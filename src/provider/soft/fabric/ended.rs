@@ -1,4 +1,4 @@
-//! The state whether a process has ended, and the parties that are notified when it ends.
+//! Stores whether a process has ended, and which parties are notified when it ends.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,7 +8,8 @@ use crate::sync::{lock, log};
 
 /// A party that is notified of the end of a process.
 pub(in super::super) trait Ended: Send + Sync {
-    /// Is called once, after the process has ended, by the fabric's thread. It must not block.
+    /// Is called by the fabric's thread after the process has ended, at most once for each
+    /// registration. It must not block.
     fn ended(&self);
 }
 

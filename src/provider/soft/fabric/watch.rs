@@ -151,8 +151,8 @@ impl Process {
     ///
     /// Without a pidfd, the end of the connection counts as the end of the process. With `shared`,
     /// the connection is kept for this purpose only, so one connection serves for the whole process
-    /// if this process can see the other one's number. Otherwise either side may end the connection
-    /// at any time, so each connection counts as a separate process.
+    /// if this process can see the other one's number. Without `shared`, either side may end the
+    /// connection at any time, so each connection counts as a separate process.
     pub(super) fn across(
         fabric: &Arc<Fabric>,
         instance: Id,
@@ -261,8 +261,8 @@ impl Process {
         self.is_dead() || poll(&mut asked, PollTimeout::ZERO).is_ok_and(|ended| ended > 0)
     }
 
-    /// Makes the fabric's thread notify `who` once when the process ends, or if it has ended
-    /// already.
+    /// Makes the fabric's thread notify `who` when the process ends, or if it has ended already. A
+    /// party that registers repeatedly may be notified as often.
     pub(in super::super) fn on_end(&self, who: Weak<dyn Ended>) {
         // A child of fork(2) may have inherited a held lock, and its parent's epoll descriptor.
         if self.fabric.is_inherited() {
@@ -270,7 +270,7 @@ impl Process {
         }
         let mut to_tell = lock(&self.watched.to_tell);
         if to_tell.len() == to_tell.capacity() {
-            // A party that registers repeatedly is notified once.
+            // The list is full: this removes parties that are gone, and repeated registrations.
             let mut known = HashSet::new();
             to_tell.retain(|who| who.strong_count() > 0 && known.insert(who.as_ptr().addr()));
         }

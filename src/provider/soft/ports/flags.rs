@@ -42,8 +42,8 @@ impl Flags {
             if summary == 0 {
                 return None;
             }
-            // The order is: the upper part of the first word, the words after it and around, and
-            // its lower part.
+            // The order is: the upper part of the first word, the other words in turn, and the
+            // lower part of the first word.
             let upper = |bits: u64| bits >> bit << bit;
             let own = self.words[start as usize].load(Ordering::SeqCst);
             let word = if summary >> start & 1 != 0 && upper(own) != 0 {

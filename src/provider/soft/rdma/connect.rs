@@ -86,7 +86,8 @@ impl Shared {
         fabric::publish(&fabric::ENDPOINT, info, this as Weak<dyn Service>)
     }
 
-    /// Connects to the endpoint that `blob` names, or waits until that endpoint connects.
+    /// Connects to the endpoint that `blob` names, or makes this endpoint expect it. Does not wait
+    /// for the peer to connect.
     pub(super) fn meet(self: &Arc<Self>, blob: &[u8], role: Role, deadline: Instant) -> Result<()> {
         let met = self.connect(blob, role, deadline);
         self.notify();
@@ -188,9 +189,9 @@ impl Shared {
         fail(ErrorKind::BadState, text)
     }
 
-    /// Waits, as the server, for the client, which may have come already. A side that listens is
-    /// connected once the client has come. If the client's process is known and ends first, the
-    /// endpoint fails.
+    /// Makes this endpoint, the server, expect the client, which may have come already. A side that
+    /// listens is connected once the client has come. If the client's process is known and ends
+    /// first, the endpoint fails.
     fn expect(
         &self,
         own: Identity,

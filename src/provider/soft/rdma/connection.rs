@@ -11,7 +11,8 @@ use crate::device::{RdmaJob, Segments, Verb};
 use crate::error::{JobError, Reason};
 use crate::sync::atomic::{Ordering, fence};
 
-/// The maximum number of bytes carried in streams for which a connection's message ring is kept.
+/// A connection's message ring is kept for reuse only if its two streams have carried at most this
+/// number of bytes.
 const LITTLE: u64 = 64 << 10;
 /// The maximum size of a message ring that is kept for reuse, in bytes.
 const SMALL: usize = 2 << 20;

@@ -318,7 +318,8 @@ impl Shared {
                 self.inline_jobs.add_one();
                 Some(Ok(answer))
             }
-            // The peer does not permit the operation, or has taken back its memory.
+            // The peer does not permit the operation, has taken back its memory, or has broken the
+            // protocol.
             Err(cause) => {
                 self.fail(inner, cause);
                 Some(Err(cause))

@@ -52,8 +52,8 @@ unsafe fn check(
     import.check()
 }
 
-/// Does a whole job. Returns `None` if the peer does not permit it, or if the address of an atomic
-/// is not a multiple of eight.
+/// Does a whole job. Returns `None` if the peer does not permit it, or does not export the memory
+/// any more, or if the address of an atomic is not a multiple of eight.
 ///
 /// # Safety
 ///

@@ -241,8 +241,8 @@ impl Shared {
 }
 
 impl Ended for Shared {
-    /// Is called when the client's process has ended before the client came: the next poll notices
-    /// it.
+    /// Is called when the process of the awaited client has ended. If the client has not come, the
+    /// next poll notices that.
     fn ended(&self) {
         self.ports.mark_ready(self.number);
     }

@@ -134,7 +134,7 @@ proptest! {
                         let received = posted.pop_front().unwrap();
                         let bytes = match sent.pop_front() {
                             Some(bytes) => bytes,
-                            // The last byte may be taken only before the sender reports the end.
+                            // The receiver gets the last byte only after `send` has returned `All`.
                             None => unreachable!("a message that was not sent"),
                         };
                         prop_assert_eq!((head.kind, head.immediate), (Kind::SendImm, 7));
@@ -404,7 +404,7 @@ fn an_idle_side_gives_the_pages_of_its_stream_back() {
 }
 
 /// A peer that has left hangs up the bell once no connection is left. The peer may have taken the
-/// message before the sender rings for it.
+/// message before the sender wakes it.
 #[test]
 fn a_bell_that_was_hung_up_is_an_error_only_of_a_peer_that_has_not_left() {
     for (presence, notified) in [

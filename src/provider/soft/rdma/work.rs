@@ -148,7 +148,7 @@ impl Shared {
 
     /// # Safety
     ///
-    /// As for `look`.
+    /// As for `serve`.
     unsafe fn receive(
         &self,
         inner: &mut EndpointInner,
@@ -203,7 +203,7 @@ impl Shared {
 
     /// # Safety
     ///
-    /// As for `look`.
+    /// As for `serve`.
     #[inline(never)]
     unsafe fn send(
         &self,

@@ -162,7 +162,7 @@ pub struct Address {
 pub(in super::super) struct EndpointBlob {
     pub(in super::super) origin: BlobOrigin,
     pub(in super::super) address: Address,
-    /// The permissions of the peer, which both sides enforce.
+    /// The access that the endpoint grants its peer. Both sides enforce it.
     pub(in super::super) permissions: Access,
     /// The number of concurrent reads and atomics that the endpoint answers.
     pub(in super::super) answers: u8,

@@ -140,7 +140,7 @@ impl Context {
     /// Returns the most suitable address.
     pub(in super::super) fn best_gid(&self, wish: &Wish) -> Result<Gid> {
         if !self.traits.ethernet {
-            // On InfiniBand all addresses of the port are in one subnet, and zeros are no address.
+            // On InfiniBand all addresses of the port are in one subnet, so the first one serves.
             return Ok(gid(0, &self.gid(0)?));
         }
         let gids = self.gids();

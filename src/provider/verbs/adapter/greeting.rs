@@ -21,7 +21,7 @@ const VERSION: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Greeting {
     pub(in super::super) origin: BlobOrigin,
-    /// The permissions of the peer.
+    /// The access that the side grants its peer.
     pub(in super::super) permissions: Access,
     /// The number of concurrent reads and atomics that the side answers.
     pub(in super::super) answers: u8,

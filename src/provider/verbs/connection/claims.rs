@@ -42,7 +42,8 @@ impl RcConnection {
         Ok(qp)
     }
 
-    /// Ends the claim of `qp`. Returns the connection, if `qp` is still its queue pair.
+    /// Ends the claim of `qp`. Returns the locked connection, if `qp` is still its queue pair and
+    /// is not connected yet.
     fn claimed(&self, qp: &Arc<Qp>) -> Result<BriefGuard<'_, RcInner>> {
         let mut inner = self.inner();
         let same = inner.qp.as_ref().is_some_and(|it| Arc::ptr_eq(it, qp));

@@ -88,10 +88,11 @@ pub(in super::super) struct RcInner {
     pub(in super::super) timeouts: Timeouts,
     /// The number of probes that were sent since a completion was seen.
     pub(super) probes: u32,
-    /// A message that has waited too long for its receive, unless its completion waits to be
-    /// polled.
+    /// The Job that has waited too long, and the cause of the failure, unless the Job's completion
+    /// waits to be polled.
     pub(super) overdue: Option<(Token, JobError)>,
-    /// The cause of the failure of a silent peer, unless its answer to a probe waits to be polled.
+    /// If the peer is silent, the cause of the failure, unless the peer's answer to a probe waits
+    /// to be polled.
     pub(super) silent: Option<JobError>,
     /// The Job whose failure is the cause in the state, if the Job has not ended yet.
     pub(in super::super) first_failed: Option<Token>,

@@ -47,8 +47,9 @@ impl EventTargets {
         add(&self.cores, core);
     }
 
-    /// Removes an endpoint whose handle was dropped. When this returns, the watcher has released
-    /// the endpoint and will not use it again.
+    /// Removes an endpoint whose handle was dropped. When this returns, `tick` has released the
+    /// endpoint and will not use it again. The watcher may still use it for an event, but not on a
+    /// device that the application lent.
     pub(in super::super) fn remove_conn(&self, conn: &Arc<RcConnection>) {
         lock(&self.conns).retain(|it| it.as_ptr() != Arc::as_ptr(conn));
     }

@@ -8,8 +8,8 @@
 //! - [status] translates the reasons of failures that an adapter reports.
 //!
 //! `core` is the state that all queue pairs of one WorkQ and device share. These files know neither
-//! connections nor WorkQs. They import `ffi`, `adapter`, and one another downwards, `sends > qp >
-//! srq > {cq, wr, receives}` and `core > srq`.
+//! connections nor WorkQs. They import `ffi`, `adapter` and `cm`, and one another downwards,
+//! `sends > qp > srq > {cq, wr, receives}` and `core > srq`.
 
 mod core;
 mod cq;

@@ -36,7 +36,7 @@ unsafe impl Sync for Qp {}
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct QpCaps {
     /// The wanted capacity of the send queue. The adapter may give less, but at least
-    /// `least_sends`. Its limit depends on the size of the requests.
+    /// `least_sends`. The adapter's limit depends on the size of the requests.
     pub(in super::super) sends: u32,
     pub(in super::super) least_sends: u32,
     pub(in super::super) send_sges: u32,

@@ -2,9 +2,10 @@
 //!
 //! Each receive has a number, and one of three states: it is posted; or its message has come, and a
 //! connection holds the receive until it gives it back; or it is spare. The number of receives that
-//! are posted or with connections never exceeds the sum of the connections' credits, so that a
-//! single connection has exactly its credits. The watcher adds memory when few receives are left.
-//! An event of the adapter reports this (`IBV_EVENT_SRQ_LIMIT_REACHED`), or completions show it.
+//! are posted or with connections never exceeds the sum of the connections' credits, plus one for
+//! each queue pair that may have taken a receive with it. So a single connection has exactly its
+//! credits. The watcher adds memory when few receives are left. An event of the adapter reports
+//! this (`IBV_EVENT_SRQ_LIMIT_REACHED`), or completions show it.
 //!
 //! A queue that may have lost many receives, or half of its capacity, takes no new connections. So
 //! even peers that fail on purpose leave receives to others.
@@ -205,7 +206,8 @@ impl Srq {
         (NonNull::from(words).cast(), chunk.mr.lkey())
     }
 
-    /// Posts spare receives up to the number of credits. Returns the number that was posted.
+    /// Posts spare receives up to the wanted number ([`Receives::wanted`]). Returns the number that
+    /// was posted.
     fn fill(&self) -> Result<usize> {
         let state = &mut *lock(&self.state);
         let mut posted = 0;

@@ -396,7 +396,8 @@ const NOWHERE: (u64, u32) = (!0xfff, 0);
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Remote {
     /// The permissions that the peer has given. Its adapter refuses writes and atomics that they do
-    /// not allow. It allows all reads, since probes are reads, so this side refuses those.
+    /// not allow. It allows all reads, since probes are reads, so this side refuses reads that are
+    /// not permitted.
     pub(in super::super) permitted: Access,
     pub(in super::super) iwarp: bool,
     pub(in super::super) max_inline: u32,

@@ -11,7 +11,8 @@ use crate::sync::lock;
 
 /// The work of one poll: as much as copying this many bytes, about 50 us.
 const PIECE: usize = 256 << 10;
-/// The largest job in bytes that is done inline, since it is not worth a Slot.
+/// A job that takes no longer than copying this many bytes is done inline, since it is not worth a
+/// Slot.
 pub(super) const INLINE: usize = 64 << 10;
 
 pub(super) struct Computed {

@@ -69,7 +69,7 @@ unsafe impl Submit for VerbsEndpoint {
 // 1. Requests of a queue pair end in order (InfiniBand specification, 10.8.5). `Sends` and the
 //    receives check that.
 // 2. `RcConnection::fail`, and `Shared::bury`.
-// 3. `renew`: the queue pair is destroyed before it returns.
+// 3. `Shared::reset` takes the queue pair from the adapter before it returns.
 // 4. `Pooled`: a connection's completions come in order, and its messages wait in line;
 //    `RcConnection::fail_later`.
 // 5. A queue pair is set up by calls of this host's driver, and sends nothing before a job.

@@ -10,7 +10,7 @@ use crate::error::{JobError, Reason};
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
-/// The number of any life that has ended.
+/// The `life` of a receive whose message belongs to a life that has ended. No life has this number.
 pub(super) const OVER: u32 = 0;
 pub(super) const FIRST: u32 = 1;
 

@@ -87,7 +87,7 @@ impl Ticket {
     }
 
     /// Returns true if, of two endpoints that have each other's ticket, the one in this process is
-    /// the server. It is if its process has the smaller instance.
+    /// the server: if this process has the smaller instance.
     ///
     /// # Errors
     ///
@@ -119,10 +119,10 @@ impl Ticket {
         self.connected(&fabric, dialed, &request, answer)
     }
 
-    /// Begins to connect without blocking, on a connection to the process that was kept. Sends the
-    /// payload that `ask` returns; the second value of `ask` is true if the answer may bring
-    /// descriptors. A server that must send descriptors although it is false hangs up. Returns
-    /// `None` if no connection was kept, or the server has hung up.
+    /// Begins to connect without blocking, on a kept connection to the process. Sends the payload
+    /// that `ask` returns; the second value of `ask` is true if the answer may bring descriptors.
+    /// If that value is false, a server that must send descriptors hangs up. Returns `None` if no
+    /// connection was kept, or the server has hung up.
     pub(in super::super::super) fn begin_connect(
         &self,
         ask: impl FnOnce() -> Result<(Payload, bool)>,

@@ -139,7 +139,8 @@ impl Kind {
 }
 
 impl Size {
-    /// Returns an error unless the memfd has exactly `len` bytes, and all of the pages for them.
+    /// Returns an error unless the memfd has `len` bytes and less than a page more, and all of the
+    /// pages for `len` bytes.
     fn check(memfd: &OwnedFd, len: u64, kind: &Kind) -> Result<Size> {
         let page = kind.page;
         let stat = fstat(memfd).map_err(os("fstat"))?;

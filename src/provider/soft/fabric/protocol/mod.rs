@@ -1,9 +1,10 @@
 //! The bytes that processes send to each other.
 //!
-//! A [ticket] names an export: its [place], a socket's address, and a [slot](Slots). [message] has
-//! the request that a client sends, and the reply that the client gets. A [socket] carries both,
-//! and is kept for later requests ([lines]). These files import one another downwards,
-//! `lines > ticket > {message, slots, socket} > netns`, and nothing else of the fabric.
+//! A [ticket] names an export: its [network namespace](netns), a socket's address, and a
+//! [slot](Slots). [message] has the request that a client sends, and the reply that the client
+//! gets. A [socket] carries both, and is kept for later requests ([lines]). These files import one
+//! another downwards, `lines > ticket > {message, slots, socket} > netns`, and nothing else of the
+//! fabric.
 
 mod lines;
 pub(super) mod message;

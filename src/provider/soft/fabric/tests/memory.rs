@@ -475,7 +475,7 @@ fn a_path_socket_is_used_if_asked_for_and_removed() {
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir).unwrap();
         let owner = Owner::new();
-        // These paths are too long, do not exist, and name a file.
+        // The first path is too long, the second does not exist, and the third names a file.
         for wrong in ["/x".repeat(32).into(), dir.join("no"), "/etc/passwd".into()] {
             let error = set_socket_path(wrong).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidValue);
@@ -563,7 +563,7 @@ fn memory_of_another_process_is_written_taken_back_and_lost() {
         exporter.process.kill().unwrap();
         until("its end is noticed", || reason(&again).is_some());
         assert_eq!(reason(&again), Some(Reason::ExporterGone));
-        // The process with its first fabric counts as a separate process.
+        // With its first fabric, the exporter counts as another process.
         until("the same of its first export", || {
             reason(&imported) == Some(Reason::ExporterGone)
         });

@@ -190,8 +190,8 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
         let process = Arc::clone(&granted.process);
         let raw = granted.line.socket().as_raw_fd();
         keep(granted);
-        // Another server claims to be the server, listens at its address, or is in another
-        // namespace.
+        // Each ticket leads to another server: at another address, of another instance, or in
+        // another namespace.
         let elsewhere = Address::Abstract(b"tokio-doca-nobody".to_vec());
         for forged in [
             with(&first, |ticket| ticket.address = elsewhere),
@@ -328,7 +328,7 @@ fn an_own_endpoint_is_found_until_it_is_reset() {
     let larger = with(&ticket, |ticket| ticket.instance = [255; 16]);
     assert!(smaller.local().is_none() && larger.local().is_none());
     assert!(!smaller.is_ours_to_serve().unwrap() && larger.is_ours_to_serve().unwrap());
-    // After a reset, the old ticket is forgotten before the next one exists, or afterwards.
+    // A reset publishes the next ticket, and then drops the old one, which opens nothing any more.
     let next = endpoint.publish();
     drop(published);
     assert_eq!(kind(ticket.local().unwrap()), ErrorKind::ConnectionAborted);
@@ -473,8 +473,8 @@ fn clients_that_talk_nonsense_or_go_are_nobodys_clients() {
         assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
         assert_eq!(socket::receive(socket.as_fd(), &mut [0; 9]), Ok(0));
     }
-    // These messages are from another release, without the key, and of another kind: they get a
-    // refusal.
+    // The first message is from another release, the second is made without the key, and the third
+    // is of another kind: each gets a refusal.
     let strangers = request(&with(&ticket, |ticket| ticket.key = [0; 16]));
     let others = request(&with(&ticket, |ticket| ticket.kind = &EVENT));
     for (message, status) in [
@@ -554,7 +554,7 @@ fn another_process_is_connected_to_stopped_and_lost() {
     signal(Signal::SIGKILL);
     ended.reaches(2);
     assert!(first.process.is_dead() && second.process.is_dead());
-    // A party that registers after the end is notified all the same, and once.
+    // A party that registers after the end is notified all the same, once for each registration.
     first.process.on_end(weak(&late));
     late.reaches(1);
     first.process.on_end(weak(&late));

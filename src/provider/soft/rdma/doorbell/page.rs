@@ -2,7 +2,7 @@
 //! that wakes a sleeping side.
 //!
 //! ```text
-//!   the side that publishes in a message ring      the side that owns the message ring
+//!   the side that publishes in a message ring      the side that polls the message ring
 //!   ------------------------------------------------------------------------------------
 //!   publish, fence                                arm: armed = 1, fence
 //!   parked? hint: a bit of the message ring       poll: hints, and message rings not parked

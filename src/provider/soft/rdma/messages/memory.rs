@@ -37,8 +37,8 @@ impl Memory {
     #[inline(always)]
     pub(in super::super) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < self.len);
-        // SAFETY: the eight bytes lie in the memory, since `at` and the length are multiples of 8
-        // (`Arena`).
+        // SAFETY: the eight bytes lie in the mapping, since `at` is a multiple of 8 below the
+        // length, and a mapping ends at a page boundary.
         let word = unsafe { self.mapping.base().byte_add(at) }.cast::<AtomicU64>();
         // SAFETY:
         // - The memory is mapped as long as `self` exists, can be read and written, and is aligned,

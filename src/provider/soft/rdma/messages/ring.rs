@@ -312,8 +312,8 @@ impl MessageRing {
             .store(numbered(number, capacity), Ordering::Release);
     }
 
-    /// Takes back this side's receive with this number: its word gets the value of the turn before.
-    /// The peer may have sent a message for the receive already.
+    /// Takes back this side's receive with this number: its word gets the number of the turn
+    /// before. The peer may have sent a message for the receive already.
     pub(in super::super) fn withdraw(&self, number: u64) {
         let before = number.wrapping_sub(self.own.mask as u64 + 1);
         // Release: a peer that sees the word also sees what this side stored before.
