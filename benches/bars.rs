@@ -1,9 +1,9 @@
 //! The bars: performance targets that the library must meet. Each prints a line, `NAME measured bar
 //! ok|MISS`, and a text that says what was measured.
 //!
-//! Each bar is one of three: a ratio within one run to a bare baseline in this folder, a difference
-//! of two counts, or the minimum of several rounds in nanoseconds. Rounds of compared cases are
-//! interleaved, so that a busy machine slows both.
+//! Each bar is one of three: a ratio within one run to a bare baseline in this folder, a count or
+//! the difference of two counts, or the minimum of several rounds in nanoseconds. Rounds of
+//! compared cases are interleaved, so that a busy machine slows both.
 //!
 //! ```text
 //! cargo bench --bench bars                 all of them, about a minute
@@ -14,8 +14,8 @@
 //! cargo bench --bench bars -- --page       all of them three times, and docs/benchmarks.md anew
 //! ```
 //!
-//! B5, B7, B8, B10, B15, G2, G4, G5, N2, R2 to R6, R8, R9, S1, S2 and S5 need both CPUs to
-//! themselves. If the CPUs were not free, the line says so.
+//! Bars that time two CPUs at once, such as B5, N1 and R2, need both to themselves. Most of their
+//! lines say so if the CPUs were not free.
 
 #[path = "bars/bench.rs"]
 mod bench;
@@ -178,8 +178,7 @@ fn main() -> ExitCode {
     if let [mode, scenario, jobs] = &args[..]
         && mode == "scenario"
     {
-        // This process is a child of `scenario::instructions`, `scenario::system_calls` or
-        // `counts::calls`.
+        // This process is the child of a bar that counts or measures a scenario.
         scenario::run(scenario, jobs.parse().expect("a number of jobs"));
         return ExitCode::SUCCESS;
     }

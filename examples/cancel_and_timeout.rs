@@ -1,8 +1,8 @@
 //! Shows what happens to a copy whose future is dropped: the copy continues, and its memory stays
 //! leased until it completes.
 //!
-//! The device is told to hold jobs up, so that a timeout strikes while one is in flight. Dropping
-//! never waits and leaves no dangling memory; only `shutdown` waits.
+//! A scripted fault holds jobs up, so that a timeout strikes while one is in flight. Dropping never
+//! waits and leaves no dangling memory; only `shutdown` waits.
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //! driven as awaited futures.
 //!
 //! The device is a thread that computes checksums and applies a key. Its half implements the traits
-//! of `tokio_doca::device`, whose documentation numbers the duties of each side. The suite of the
-//! crate `tokio-doca-contract` checks them. The caller's half is `Accel`.
+//! of `tokio_doca::device::contract`, whose documentation numbers the duties of each side. The
+//! suite of the crate `tokio-doca-contract` checks them. The caller's half is `Accel`.
 #![expect(
     unsafe_code,
     reason = "a device touches the memory that it is lent by address"
@@ -135,11 +135,11 @@ struct State {
     closed: bool,
 }
 
-// SAFETY: the duties of `tokio_doca::device`:
+// SAFETY: the duties of `tokio_doca::device::contract`:
 // 1. Each Job passes through `todo` and `done` once.
 // 2. A Job is pushed to `done` after the last access to its memory.
 // 3. `submit` accepts jobs of its own kinds only.
-// 4. No job completes inside `submit`.
+// 4. The default of `try_inline` finishes no job.
 // 5. Under the lock, either `arm` sees a completion, or the thread that adds the completion sees
 //    `armed` and clears it.
 // 6. The thread drops `keep` at its end, when no job is left.

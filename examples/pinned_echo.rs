@@ -1,6 +1,6 @@
-//! One thread serves many streams by polling, while the runtime accepts them. The thread uses a
-//! whole CPU and resumes the streams' tasks without a wake-up by the kernel. Clients in the same
-//! process measure how long an answer takes.
+//! One thread serves many streams by polling, while the runtime accepts them. While messages come,
+//! the thread uses a whole CPU and resumes the streams' tasks without a wake-up by the kernel.
+//! Clients in the same process measure how long an answer takes.
 //!
 //! ```text
 //! $ cargo run --release --example pinned_echo -- 16 1000 1          # on CPU 1

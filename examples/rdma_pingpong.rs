@@ -138,7 +138,7 @@ async fn client(args: &Args) -> Result<()> {
         ("busy-poll", Mode::BusyPoll, BUSY_POLL),
         ("event", Mode::EventDriven, EVENT),
     ] {
-        // Uses the previous mode, in which the runtime's timers work.
+        // The WorkQ is still in the previous mode. The runtime runs here, so that its timers work.
         let asked = try_join(rdma.recv(()), rdma.send_imm((), asks));
         timeout(DEADLINE, asked).await.map_err(|_| LATE)??;
         workq.set_mode(mode)?;

@@ -22,7 +22,7 @@ use tokio_doca::{
 use super::raw::Descriptor;
 use super::sys;
 
-/// The value for "no Token". No Token has this word, since its table cannot exist.
+/// The value for "no Token". No Token has this value, since no table has its number.
 const NONE: u64 = u64::MAX;
 
 type Open = Box<dyn Fn(QueueConfig) -> Result<Arc<dyn Queue>> + Send + Sync>;
@@ -101,7 +101,8 @@ impl Forced {
         (device("forced", Box::new(open)), forced)
     }
 
-    /// Shows the completion, once the poll that submitted has returned: the event is due.
+    /// Shows the completion. Call it once the poll that submitted has returned: the event is then
+    /// due.
     #[inline(always)]
     pub(crate) fn show(&self) {
         self.shown.store(true, Ordering::Relaxed);

@@ -90,8 +90,8 @@ fn cpu_time() -> f64 {
 /// A TCP stream whose system calls are counted.
 struct Counted(TcpStream);
 
-/// Counts a system call if `polled` is ready. Otherwise no call was made, or it found nothing,
-/// which Tokio knows before.
+/// Counts a system call if `polled` is ready. Otherwise Tokio mostly made no call: a read or write
+/// that did less than asked has shown before that the socket is not ready.
 fn counted<T>(polled: Poll<T>) -> Poll<T> {
     CALLED.fetch_add(polled.is_ready().into(), Relaxed);
     polled

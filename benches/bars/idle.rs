@@ -22,7 +22,7 @@ use super::report::Report;
 use super::sys;
 
 const CONNECTIONS: usize = 2000;
-/// The bytes of a Buf, and of a long message.
+/// The bytes of a Buf and of a long message, and those of a short message.
 const ROOM: usize = 4096;
 const SHORT: usize = 64;
 /// The length of messages that the peer echoes, in bytes.

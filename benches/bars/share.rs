@@ -272,7 +272,8 @@ pub(crate) fn f2(report: &mut Report) {
     let allocated = on_task(async move {
         let mut before = 0;
         for round in 0..2000 {
-            // The runtime allocates its list of tasks that spent their budget in the first half.
+            // In the first half the runtime allocates its list of tasks that have spent their
+            // budget.
             if round == 1000 {
                 before = counting::here();
             }

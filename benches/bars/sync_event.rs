@@ -141,7 +141,7 @@ pub(crate) fn s1(report: &mut Report) {
     let mut bare = || bare_round_trips(TRIPS);
     let [busy, bare] = interleave(ROUNDS, [&mut busy, &mut bare]).map(|s| s.min());
     let (_, allocations) = busy_round_trips(&event, TRIPS);
-    // Stop this process, which would otherwise spin and take the CPU from the next process.
+    // Stop the peer, which would otherwise spin and take the CPU from the next peer.
     drop(busy_peer);
     let (event, spinner) = with_peer("blocking", blocking);
     let mut spins = || {

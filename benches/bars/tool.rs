@@ -16,7 +16,8 @@ use super::scenario::{collected, output};
 const TOOL: &str = "TOKIO_DOCA_TOOL";
 const SIZE: usize = 64;
 const ROUNDS: usize = 5;
-/// The milliseconds of a round, and those between which instructions are counted.
+/// The milliseconds of a round, and of the two runs whose difference gives the instructions of an
+/// operation.
 const ROUND: u64 = 200;
 const FEW: u64 = 1000;
 const MANY: u64 = 3000;
@@ -73,7 +74,7 @@ fn line(report: &mut Report, name: &str, both: Result<[f64; 2], String>, most: f
     }
 }
 
-/// The operations per second of each.
+/// Returns the operations per second of the tool and of this bench.
 fn rates(tool: &str, name: &str) -> Result<[f64; 2], String> {
     let mut samples = [const { Vec::new() }; 2];
     for _ in 0..ROUNDS {
@@ -85,7 +86,7 @@ fn rates(tool: &str, name: &str) -> Result<[f64; 2], String> {
     Ok(samples.map(|samples| Samples::of(samples).median()))
 }
 
-/// The instructions of an operation of each.
+/// Returns the instructions of an operation in the tool and in this bench.
 fn instructions(tool: &str, name: &str) -> Result<[f64; 2], String> {
     let options = [
         "valgrind",

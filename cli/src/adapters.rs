@@ -29,8 +29,8 @@ pub(crate) struct Link {
     pub(crate) rate: String,
 }
 
-/// What the kernel tells about an adapter beside its link. A text is empty if the kernel does not
-/// tell it.
+/// What the kernel states about an adapter, apart from its link. A text is empty if the kernel does
+/// not state it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hardware {
     /// The kind of adapter: `CA` for InfiniBand and RoCE, `RNIC` for iWARP.

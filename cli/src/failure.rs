@@ -121,7 +121,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         }
         _ => {
             let text = match error.get(ContextKind::InvalidSubcommand) {
-                // What clap says of a second word is about its own rules.
+                // clap's text for a second word explains the rules of clap, not what to change.
                 Some(word) if error.kind() == ErrorKind::ArgumentConflict => {
                     format!("'{word}' does not go with what is before it: see --help")
                 }

@@ -113,7 +113,7 @@ impl Drop for Target {
 
 fn exists(dst: &Path, existing: Existing) -> Failure {
     Failure::Failed(match existing {
-        // The sender is told this: the folder is not its business.
+        // The sender gets this text, which therefore does not name the folder.
         Existing::Kept => {
             let name = name(dst.file_name().unwrap_or(dst.as_os_str()).as_ref());
             format!("{name} exists and is kept: send the file by another --name")

@@ -3,8 +3,7 @@
 //! A client gets a place only after it has shown that it is a client, so that silent connections
 //! keep no client out. At most [`ARRIVING`] clients arrive at once. If one more connects, the
 //! oldest of them is dropped, once it has had [`SPARED`]. Newer clients wait in the kernel's
-//! backlog meanwhile, so that a flood of connections throws no client out in the middle of its
-//! exchange.
+//! backlog meanwhile, so that a flood of connections leaves each client this time for its exchange.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -88,7 +87,7 @@ impl Arrival {
     ///
     /// # Errors
     ///
-    /// If `meet` fails or takes longer than the limit, or if too many newer clients arrive.
+    /// Fails if `meet` fails or takes longer than the limit, or if too many newer clients arrive.
     pub(crate) async fn place<T>(
         self,
         meet: impl Future<Output = Result<T>>,

@@ -2,7 +2,7 @@
 //! between clients and the primary.
 //!
 //! ```text
-//! memory  | one page: whole | entries, two for each block | data, two places for each block |
+//! memory  | one page: whole | entries, two for each block | data, two slots for each block |
 //! request | Ask | data |
 //! answer  | Reply | data, or a text |
 //! ```

@@ -22,8 +22,8 @@ pub(crate) async fn serve(addr: StreamAddr, device: &Device, layout: Layout) -> 
         .access(Access::LOCAL_READ_WRITE | peers);
     let memory = memory.alloc(layout.bytes())?;
     let blob: Arc<[u8]> = memory.export_rdma(device)?.into();
-    // Streams carry only the export blob, so small frames are enough. Strangers hold one for a
-    // moment.
+    // Streams carry only the export blob, so small frames are enough. A peer that the replica
+    // refuses holds a stream for a moment.
     let options = StreamOptions::new().frame_size(64).recv_window(1);
     let listener = options
         .permissions(peers)

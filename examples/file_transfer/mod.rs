@@ -5,7 +5,7 @@
 //!   host                                              DPU
 //!   Offer or Want: slots, a blob   ---------------->  imports the memory
 //!                                  <----------------  Accept, or Refuse and why
-//!   who has the file: fills a slot, says Full  ---->  who gets it: empties it, says Free
+//!   the sender, either side: fills a slot, says Full -> the receiver: empties it, says Free
 //!                     all sent: End, its CRC-32C --->  the same? keeps the file, says Kept
 //! ```
 //!

@@ -61,7 +61,7 @@ Keeps values, which clients read from its memory by themselves.
   -h, --help        this
 ";
 
-/// A key that is not there.
+/// The exit code if there is no such key.
 const ABSENT: u8 = 3;
 
 fn main() -> ExitCode {
@@ -85,7 +85,7 @@ struct Args {
 
 const SWITCHES: [&str; 3] = ["--busy", "--hybrid", "--tcp"];
 
-/// Returns the flags that a command takes beside `--device`; `None` if there is no such command.
+/// Returns the flags that a command takes besides `--device`; `None` if there is no such command.
 fn flags_of(command: &str) -> Option<&'static [&'static str]> {
     Some(match command {
         "serve" => &["--memory"],

@@ -68,8 +68,8 @@ struct Server {
     requests: RecvPool,
     shared: bool,
     answers: BufPool,
-    /// The export of the memory, and the number of this start. That the index lacks a key is valid
-    /// only while `boot` is the latest start.
+    /// The export of the memory, and the number of this start of the server. A client may take a
+    /// key as absent only while `boot` is the number of the latest start.
     blob: Vec<u8>,
     boot: u64,
 }

@@ -84,7 +84,7 @@ impl Replica {
     /// make way for newer peers before it is admitted.
     async fn serve(&self, mut tcp: TcpStream, leaves: oneshot::Receiver<()>) -> Result<()> {
         let met = async {
-            tcp.peek(&mut [0]).await?; // one that says nothing has a socket alone
+            tcp.peek(&mut [0]).await?; // a silent peer has only a socket
             let rdma = Rdma::builder(&self.device)
                 .permissions(PRIMARY_MAY)
                 .attach(&self.workq)?;
@@ -101,7 +101,7 @@ impl Replica {
             _ = leaves => return Err("newer peers have come".into()),
         };
         eprintln!("a primary has come");
-        // Neither connection carries any more data until the primary ends.
+        // The primary now reads and writes the memory, and sends nothing else until it ends.
         let mut watch = rdma.watch();
         tokio::select! {
             _ = tcp.read_u8() => {}

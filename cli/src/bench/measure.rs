@@ -13,8 +13,8 @@ use super::load::{Baseline, Failed, Load, Plan};
 use super::trace::{self, BEGIN, END};
 use crate::failure::{reason, text};
 
-/// The number of rounds of the operation, and of each baseline. They alternate, so that a busy
-/// machine slows all of them.
+/// The number of rounds of the operation and of each baseline; without baselines, one round. The
+/// rounds alternate, so that a busy machine slows all of them.
 pub(super) const ROUNDS: u32 = 5;
 /// The longest warm-up round, which does not count.
 const WARM_UP: Duration = Duration::from_millis(50);

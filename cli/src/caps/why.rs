@@ -12,7 +12,8 @@ const NOT_RELIABLE: &str = "it has no reliable connections (RC)";
 const LIMITED: &str = "the limits it was given leave it out (TOKIO_DOCA_SOFT_LIMITS)";
 
 /// Returns why a device lacks what a row says. `key` is the name of the row in JSON; `section` is
-/// the name of its section, or empty. A lack without a reason is no lack: the device needs less.
+/// the name of its section, or empty. Without `whole_byte_masks` a device lacks nothing: it takes
+/// any mask.
 pub(super) fn why(
     info: &DevInfo,
     port: Option<&Port>,
@@ -31,7 +32,7 @@ pub(super) fn why(
     }
 }
 
-/// Returns why the software device lacks it.
+/// Returns why the software device lacks what `key` names.
 fn soft(key: &str) -> Option<&'static str> {
     match key {
         "export_dpu" => Some(ONLY_HOST),
@@ -43,7 +44,7 @@ fn soft(key: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns why each adapter lacks it.
+/// Returns the reason if every adapter lacks what `section` and `key` name.
 fn of_any_adapter(section: &str, key: &str) -> Option<&'static str> {
     match (section, key) {
         ("sync_event", "") | (_, "export_dpu" | "import_dpu" | "channel") => Some(NO_DPU),
@@ -52,7 +53,7 @@ fn of_any_adapter(section: &str, key: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns why an adapter with such a port lacks it.
+/// Returns why an adapter with such a port lacks what `section` and `key` name.
 fn of_port(port: &Port, section: &str, key: &str) -> Option<&'static str> {
     let is_iwarp = port.hardware.kind == "RNIC";
     let is_up = port.link.state == "active";

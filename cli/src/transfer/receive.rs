@@ -33,7 +33,8 @@ pub(super) struct Receiver<'a> {
 /// Why a connection failed.
 pub(crate) struct Failed {
     pub(crate) text: String,
-    /// True if the peer has proved that it has the token, and its file was the one of `--once`.
+    /// Set by `serve` alone: true if the sender has proved that it has the token. With `--once`,
+    /// true for the first such sender only.
     pub(crate) proven: bool,
 }
 

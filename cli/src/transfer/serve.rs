@@ -122,8 +122,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result {
 
 /// Serves all peers, at most `most` at once, and prints what became of each.
 ///
-/// With `once`, returns `None` after the first peer that has the token. After a signal, returns the
-/// number of peers whose connections it cuts off.
+/// With `once`, ends after the first peer that has the token: returns `None`, or fails if its file
+/// was not stored. After a signal, returns the number of peers whose connections it cuts off.
 pub(crate) async fn each(
     listener: &RdmaListener,
     signals: &mut Signals,

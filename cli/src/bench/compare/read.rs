@@ -1,5 +1,5 @@
 //! Reads a report that `bench --json` printed. Names of kinds, modes and baselines must be ones
-//! that this program knows; all other texts come from the file, and are stripped of control
+//! that this program knows; of other texts, `plain` cuts the length and replaces control
 //! characters.
 
 use std::path::Path;
@@ -178,7 +178,7 @@ fn known<T>(names: &[(&'static str, T)], text: &str, what: &str) -> Result<&'sta
     found.ok_or_else(|| format!("it has a {what} that bench has not"))
 }
 
-/// Returns a text of the file without control characters, cut to 64 characters.
+/// Returns at most 64 characters of a text of the file, with `?` for control characters.
 fn plain(text: &str) -> String {
     let plain = text.chars().take(64);
     plain

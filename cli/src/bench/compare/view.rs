@@ -85,7 +85,7 @@ fn change(text: &mut String, change: &Change, short: fn(f64) -> String) {
     let _ = write!(text, "{a:>NUMBER$}{b:>NUMBER$}{percent:>NUMBER$}");
 }
 
-/// Formats a percentage in six characters.
+/// Formats a percentage in at most six characters.
 fn percent(percent: f64) -> String {
     match percent {
         few if few.abs() < 99.95 => format!("{few:+.1}%"),

@@ -30,8 +30,8 @@ impl Write for Escapes<'_, '_> {
     }
 }
 
-/// Returns true for characters that XML forbids, and for marks that change the direction of the
-/// text after them.
+/// Returns true for U+FFFE and U+FFFF, which XML forbids, and for marks that change the direction
+/// of the text after them.
 fn is_no_text(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
 }

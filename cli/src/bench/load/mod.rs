@@ -3,8 +3,9 @@
 //!
 //! A [`Load`] is one kind of operation on threads of its own. Each thread has a runtime and a
 //! WorkQ, and a [`Lane`] for each operation in flight. A lane does one operation after the other.
-//! Between two rounds the threads sleep. For kinds with two sides, the other side is on a thread
-//! beside each measuring thread, or where `bench serve` runs.
+//! Between two rounds the threads sleep. The other side of messages and streams is on a thread
+//! beside each measuring thread; other kinds have both sides in that thread. With `--peer` the
+//! other side is where `bench serve` runs.
 
 mod channel;
 mod crc;

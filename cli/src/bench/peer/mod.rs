@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   bench --peer                             bench serve
-//!   hello, welcome and proofs as of `send`; the proof of the server says what it is
+//!   hello, welcome and proofs as in `send`; with its proof the server describes itself
 //!   Plan: size, depth, kind or tcp -------->
 //!          <--------- Answer: yes, or why not; with the blob of lent memory,
 //!                     or of tcp a port and a nonce

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   check --peer                             check serve
-//!   hello, welcome and proofs as of `send`; the proof of the server says what it is
+//!   hello, welcome and proofs as in `send`; with its proof the server describes itself
 //!   64 bytes ------------------------------>
 //!          <-------------------------------- the same; ROUNDS times
 //!   BYTES, and Sum: their SHA-256 --------->

@@ -64,8 +64,8 @@ fn a_client_that_closes_first_is_no_error_for_the_server() {
                 assert_eq!(client.get("/").await.unwrap(), "hello");
             };
             let (served, ()) = in_time("the end", join(served, asked)).await;
-            // An HTTP/2 server says goodbye twice. If the client is gone by then, the stream
-            // reports that.
+            // An HTTP/2 server says goodbye twice. If the client has gone before the second one,
+            // the stream reports that.
             let lost = |error| http2 && cause(error) == Some(ErrorKind::ConnectionReset);
             let in_order = served
                 .as_ref()
