@@ -25,7 +25,7 @@
 //! }
 //!
 //! # fn main() -> Result<(), tokio_doca::Error> {
-//! // Some checks, and one with a shorter deadline: while something is being written.
+//! // While the provider is being written: single checks, one of them with a shorter deadline.
 //! let device = Device::open_default()?;
 //! contract::caps_are_kept(&device);
 //! let subject = Subject::copies(&device).deadline(Duration::from_secs(1));
@@ -50,9 +50,9 @@
 //! nothing of the queue is in flight.
 
 // The modules: `checks`, `rdma` and `sync_event` have the checks of one kind of subject each. They
-// use `rig` for common code, and not each other. Each has a list of its checks (`check`), in the
-// order of the duties. `suite` runs the list for queues, and `report` runs all lists for
-// [`selftest`], which reports instead of panicking.
+// use `rig` for common code, and not each other. Each kind has a list of its checks (`check`), in
+// the order of the duties: `suite` has and runs the list for queues, and `report` runs all lists
+// for [`selftest`], which reports instead of panicking.
 #![warn(missing_docs, clippy::unwrap_used)]
 
 mod check;

@@ -84,7 +84,7 @@ pub enum Verdict {
     Passed,
     /// The device declares that it lacks a feature that the check needs; the text names the
     /// feature. If the check is `attach`, it has tried to open a context for that feature, which
-    /// was refused. The other checks were not run.
+    /// was refused. Any other check with this verdict was not run.
     Refused(String),
     /// The device violates a duty. The text begins with the duty's number if the check tests one.
     Failed(String),
@@ -135,8 +135,8 @@ impl SelfTest {
     }
 
     /// Starts the checks from the beginning, and sets how long each waits for an expected event.
-    /// Defaults to [`DEADLINE`]; at most a day. A check in which a call blocks fails after four
-    /// times as long.
+    /// Defaults to [`DEADLINE`]; at most a day. A check in which a call blocks fails after at most
+    /// four times as long.
     pub fn deadline(self, deadline: Duration) -> SelfTest {
         // Some checks add to the deadline or multiply it, which must not overflow.
         SelfTest::new(&self.device, deadline.min(DAY))

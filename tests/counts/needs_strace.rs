@@ -330,7 +330,7 @@ fn a_burst_costs_each_side_one_system_call_and_tokios() {
     let trace = trace("event-bursts");
     assert_none_but(&trace.all, &["epoll_wait", "write"]);
     // The sender signals once per burst. So may the peer, whose reaper leaves part of the burst for
-    // another turn.
+    // another poll.
     let writes = of(&trace.all, "write");
     let bursts = sink::BURSTS as u64;
     assert!((bursts..=2 * bursts).contains(&writes), "{trace:?}");

@@ -121,7 +121,8 @@ fn a_flush_fails_with_its_connection() {
     });
 }
 
-/// The sender's runtime ends once the flush is done; the reader starts after that.
+/// The sender's runtime ends as soon as the flush is done: messages that the server has not read by
+/// then arrive all the same.
 #[test]
 fn messages_that_were_flushed_arrive_after_the_runtime_of_the_sender_has_ended() {
     run(async {

@@ -27,7 +27,7 @@ fn soft_inline_keeps_the_contract() {
     contract::dma(&Soft::builder().build().open("pf0").unwrap());
 }
 
-/// Returns the devices of both sides of the card.
+/// Returns the host's device, and the software devices of the DPU's side.
 fn host_and_dpu(dpu: SoftBuilder) -> (Device, Soft) {
     let host = Soft::builder().build().open("pf0").unwrap();
     (host, dpu.view(View::Dpu).build())

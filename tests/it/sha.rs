@@ -36,7 +36,7 @@ fn attach(bench: &Bench) -> Sha {
     Sha::builder(&bench.device).attach(&bench.workq).unwrap()
 }
 
-/// Returns the digest in `dst`.
+/// Returns the data of `dst`, which ends with the digest, and empties `dst`.
 fn digest(dst: &Buf) -> Vec<u8> {
     let digest = bytes(dst);
     dst.reset_data_len().unwrap();
@@ -137,7 +137,7 @@ fn digests_are_what_nist_says() {
             let (src, dst) = (bench.filled(message), bench.filled(b"front"));
             let session = sha.session(algorithm).unwrap();
             let len = match message {
-                // A single job needs data, but a session may end without any.
+                // The empty message is hashed by a session that ends without data.
                 b"" => session.finish((), &dst).await,
                 _ => sha.hash(algorithm, &src, &dst).await,
             };

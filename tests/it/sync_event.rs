@@ -555,7 +555,7 @@ fn who_exports_and_who_imports() {
         owner.export_dpu(&setup.device(View::Host, "pf1")),
         ErrorKind::InvalidValue,
     );
-    // These functions belong to the other port, to a scalable function, and to the host itself.
+    // These devices are the other port, a scalable function of the DPU, and a function of the host.
     for (view, name) in [(View::Dpu, "p1"), (View::Dpu, "p0s0"), (View::Host, "pf0")] {
         let device = setup.device(view, name);
         rejected(

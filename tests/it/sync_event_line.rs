@@ -98,7 +98,7 @@ fn a_value_that_ends_only_some_serves_those_in_line() {
 fn a_wait_in_line_passes_those_that_are_never_polled() {
     each(async |sets, waits| {
         take_places(waits, 0).into_iter().for_each(forget);
-        // This wait is queued, and never polled again.
+        // This wait is queued, and is not polled again before the wait behind it has completed.
         let mut left = pin!(waits.wait_gt(0));
         assert!(futures::poll!(left.as_mut()).is_pending());
         let line = tokio::spawn(waits.wait_gt_masked(0, ALL).owned());

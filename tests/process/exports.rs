@@ -193,8 +193,8 @@ fn an_exporter_that_stops_or_drops_is_named() {
     }
 }
 
-/// A list of ranges in two exporters' memory fails once either exporter has ended, wherever its
-/// ranges are in the list, and no byte is copied.
+/// A list of ranges in two exporters' memory fails once either exporter has taken its memory back
+/// or ended, wherever its ranges are in the list, and no byte is copied.
 #[test]
 fn a_list_of_two_exporters_memory_is_copied_until_one_goes() {
     if role().is_some() {

@@ -263,8 +263,9 @@ struct Case {
     seed: u64,
     nodes: usize,
     depth: u32,
-    /// The number of faults in the device's script, and a bit for each user node that fails.
+    /// The number of faults in the device's script.
     faults: usize,
+    /// A bit for each user node that fails.
     fails: u64,
     /// The number of polls after which the run is dropped.
     drop_after: Option<usize>,

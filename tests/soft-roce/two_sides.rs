@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! two_sides serve ADDR [FILE]             serves streams, and keeps the last record in FILE
-//! two_sides bulk ADDR MIB                 sends that much by a stream, and compares the sums
+//! two_sides bulk ADDR MIB                 sends MIB MiB by a stream, and compares the sums
 //! two_sides records ADDR busy|idle TIMES  sends records, and connects anew TIMES times
 //! two_sides cm listen|dial ADDR END       a connection by rdma_cm: see `cm`
-//! two_sides churn listen|dial ADDR COUNT  makes and closes so many connections by rdma_cm
+//! two_sides churn listen|dial ADDR COUNT  makes and closes COUNT connections by rdma_cm
 //! ```
 //!
 //! The variable `TWO_TRANSPORT` is the transport that streams must have: `RDMA` (the default), or
@@ -139,7 +139,8 @@ async fn take_bulk(stream: &mut RdmaStream) -> Result<(), std::io::Error> {
     stream.shutdown().await
 }
 
-/// Says which record it has, and acknowledges each one after it was stored.
+/// Sends the number of the last record that was stored, and acknowledges each further record once
+/// it is stored.
 async fn take_records(
     stream: &mut RdmaStream,
     last: &Mutex<u64>,
@@ -159,7 +160,7 @@ async fn take_records(
     }
 }
 
-/// A connection of the transport that this side must have.
+/// Connects a stream, which must have the transport that this side requires.
 async fn connect(addr: SocketAddr, device: &Device, workq: &WorkQ, kind: u8) -> Result<RdmaStream> {
     let mut stream = options().connector(device, workq)?.connect(addr).await?;
     if stream.rdma().is_none() != by_tcp() {
@@ -192,8 +193,9 @@ async fn bulk(addr: SocketAddr, mib: usize) -> Result {
     Ok(())
 }
 
-/// Sends records one by one, without end, or only some and waits for what happens to the stream
-/// then. Once it fails it connects anew: the server must have all that it has acknowledged.
+/// Sends records one by one until the stream fails, or if `idle` only [`SOME`], and then waits for
+/// the failure. Then connects anew, and checks that the server has all records that it has
+/// acknowledged.
 async fn records(addr: SocketAddr, idle: bool, times: usize) -> Result {
     let (device, workq) = (device()?, WorkQ::builder().build()?);
     let mut acknowledged = 0;
@@ -231,7 +233,7 @@ async fn records(addr: SocketAddr, idle: bool, times: usize) -> Result {
     Ok(())
 }
 
-/// A stream for records, and the last record that the server has.
+/// Connects a stream for records. Returns it with the last record that the server has.
 async fn resume(addr: SocketAddr, device: &Device, workq: &WorkQ) -> Result<(RdmaStream, u64)> {
     let mut stream = connect(addr, device, workq, RECORDS).await?;
     let has = stream.read_u64().await?;
@@ -246,9 +248,10 @@ async fn send(stream: &mut RdmaStream, record: u64) -> Result<(), std::io::Error
     }
 }
 
-/// Connects by rdma_cm. With the end `die` or `watch` there are no probes: the side that dies says
-/// so, and kills its process; the other side must hear of it in time, which the kernel of the dead
-/// process tells it. With the end `idle` nothing happens, and a side says why its connection fails.
+/// Connects by rdma_cm. With the end `die` or `watch` there are no probes: the side with `die`
+/// sends a message and kills its process, whose kernel notifies the peer, and the side with `watch`
+/// checks that it notices the end in time. With the end `idle` a side prints why its connection
+/// fails.
 async fn cm(listens: bool, addr: SocketAddr, end: &str) -> Result {
     let (device, workq) = (device()?, WorkQ::builder().build()?);
     let mut transport = Transport::default();
@@ -374,7 +377,7 @@ fn descriptors() -> Result<usize> {
     Ok(std::fs::read_dir("/proc/self/fd")?.count())
 }
 
-/// Waits until it has failed, and says why.
+/// Waits until the connection has failed, and returns the reason.
 async fn failure(rdma: &Rdma) -> Reason {
     let mut watch = rdma.watch();
     loop {

@@ -155,8 +155,8 @@ fn a_message_that_nobody_looked_for_has_arrived() {
     let bench = Bench::new(&world, LIMIT);
     bench.post_recv(1, 1).unwrap();
     assert_eq!(bench.send(0, 1).accepted, 1);
-    // Ten times the limit for a missing receive. The thread that checks this limit runs at least
-    // once in 5 ms.
+    // Waits far longer than the limit for a missing receive, which a thread of the provider checks
+    // at least once in 5 ms.
     let start = Instant::now();
     while start.elapsed() < 10 * LIMIT + Duration::from_secs(1) {
         assert_eq!(bench.ends[0].state(), EndpointState::Connected);
@@ -209,7 +209,7 @@ fn receives_that_may_have_been_taken_end() {
     };
     assert_eq!(cause.vendor_code(), Some(libc::EINVAL as u64));
     let flushed = |number| Completion::new(Token::new(1, number, 1), Err(JobError::flushed(cause)));
-    // Takes the posted receives from the adapter in another thread.
+    // The provider takes the posted receives from the adapter in another thread.
     let mut over = Vec::new();
     block_until("all have ended", || {
         over.extend(bench.reap(1));
@@ -270,7 +270,7 @@ fn a_broken_queue_is_quiet_and_takes_nothing() {
     let bench = Bench::new(&world, PATIENT);
     world.faults().fail_always("ibv_poll_cq", libc::EIO);
     assert_eq!(bench.queues[0].arm(), Armed::Ready);
-    // Each queue is polled once more after the failure.
+    // Polls after the failure return nothing.
     assert_eq!([bench.reap(0), bench.reap(0)], [[], []]);
     assert!(matches!(bench.ends[0].state(), EndpointState::Error(_)));
     // The thread that ended the connection polls once more, and so does the thread of the copies.
@@ -332,8 +332,8 @@ fn what_a_look_has_kept_is_handed_out_once_and_in_order() {
             assert_eq!(bench.reap(0), []);
         }
     }
-    // The endpoint is reset while a completion of it is set aside: it is returned, with the old
-    // generation.
+    // The endpoint is reset while a completion of it is set aside: the completion is still
+    // returned, with the old generation.
     bench.post_recv(1, next).unwrap();
     bench.send(0, next);
     block_until("a completion", || queue.ready());

@@ -183,9 +183,8 @@ fn each_step_of_the_set_up_may_fail() {
                 break;
             };
             match result {
-                // Some failures are tolerated: an address that cannot be queried counts as an empty
-                // entry, queues are made without inline data, and a device that cannot be opened is
-                // not listed.
+                // Two failures are tolerated: an address that cannot be queried counts as an empty
+                // entry, and a queue pair that cannot have inline data is made without it.
                 Ok(()) => assert!(
                     ["ibv_query_gid_ex", "ibv_create_qp"].contains(&call),
                     "{nth}: {call}"
@@ -871,7 +870,8 @@ fn stuck_sinks(story: impl AsyncFn(&World, &Side, &Side)) {
     }
 }
 
-/// After such a read a reset keeps the memory of this read alone, and creates a new queue pair.
+/// After a read whose destination the peer may still write, a reset keeps only that memory, and
+/// creates a new queue pair.
 #[test]
 fn a_reset_keeps_the_memory_of_a_read_that_stays_writable_and_nothing_else() {
     stuck_sinks(async |world, one, other| {
@@ -1012,7 +1012,7 @@ fn a_copy_that_fails_leaves_the_others() {
 }
 
 /// All jobs behind a failed one are flushed with the first cause, whatever their own completions
-/// say, and so are the peer's receives.
+/// say, and so are this side's receives.
 #[test]
 fn what_is_flushed_keeps_the_first_cause() {
     each(Description::roce, async |world, fake, device, mode| {
@@ -1034,7 +1034,7 @@ fn what_is_flushed_keeps_the_first_cause() {
         assert_eq!(failed(in_time("its own receive", own).await), flushed);
         assert_eq!(one.failed().await.reason(), Reason::PeerSilent);
         assert_eq!(failed(write(0).await), flushed);
-        // The peer has not noticed the failure; it is reset.
+        // The peer has not noticed the failure: its receive ends only when it is reset.
         again(&one, &other);
         assert_eq!(
             failed(in_time("the receive", receive).await),

@@ -196,7 +196,7 @@ fn an_adapter_without_a_port_in_its_name_uses_the_first_that_is_up() {
     connect(&sides[0].rdma, &sides[1].rdma);
     run(passes(&sides[0], &sides[1]));
     assert_eq!(used(&world, "fake0"), [(2, IBV_MTU_512); 4]);
-    // A port that the application names is used all the same, but without copies.
+    // A port that the application names is used even if it is down, but without copies.
     assert_eq!(open(&verbs, "fake0/1").info().caps().dma, None);
 }
 

@@ -154,7 +154,7 @@ fn a_driver_that_takes_long_to_make_a_queue_pair_holds_up_nobody() {
     let reset = std::thread::spawn(move || rdma.reset().unwrap());
     let begun = || world.calls("ibv_create_qp") > before;
     block_until("the driver is at it", begun);
-    // Another thread queries the same connection; others use the rest of the WorkQ.
+    // Another thread queries the same connection. Then this thread uses the rest of the WorkQ.
     let asks = std::thread::spawn({
         let rdma = one.rdma.clone();
         move || _ = rdma.path()

@@ -96,7 +96,7 @@ fn largest(subject: &Subject, workq: &WorkQ, context: &Attached) {
     if limit >= LARGE {
         return;
     }
-    // For a hash, the destination must be longer than a source of one byte.
+    // A digest may be longer than its source, so the destination has `least` bytes more.
     let least = subject.room_for(1) - 1;
     let pool = pool(subject, 2, limit + 1 + least);
     for size in [limit, limit + 1] {
@@ -148,7 +148,7 @@ fn expect(answer: Result<u64, JobError>, allowed: bool, what: &str) {
     }
 }
 
-/// An opcode that the capabilities do not list must be refused without asking the device.
+/// Checks that an opcode that the capabilities do not list is refused.
 fn unknown_opcode(subject: &Subject, workq: &WorkQ, accel: &Accel) {
     let unknown = (0..=u32::MAX).find(|&opcode| !subject.accel_caps().supports(opcode));
     let unknown = unknown.expect("no device knows 2^32 opcodes");

@@ -4,7 +4,7 @@ use crate::rig::{Dice, Rig, Shape, Subject, depths, watched};
 
 const CELL: usize = 4096;
 
-/// Checks duty 1, with every depth, batch size and order of Tokens.
+/// Checks duty 1, with several depths, batch sizes and orders of Tokens.
 ///
 /// # Panics
 ///
@@ -27,8 +27,8 @@ pub fn each_accepted_job_completes_once(subject: impl Into<Subject>) {
                     _ => next.min(depth as usize),
                 };
             }
-            // Uses every Token again: a second completion of an earlier round now has a stale
-            // Token.
+            // Uses every index again, under new Tokens: a second completion of an earlier round now
+            // has a stale Token.
             rig.round(&order, &Shape::plain(CELL, subject.within(100)));
             if subject.is_copy() {
                 rig.round(&order, &Shape::plain(CELL, 0));

@@ -86,7 +86,8 @@ impl Bench<Crc> {
         assert_eq!(to_many.data_len(), before + bytes.len(), "{NAME}");
     }
 
-    /// Checks that an unexpected CRC fails with both numbers, and that nothing is appended.
+    /// Checks that a Job fails with `CrcMismatch` if its data have another CRC than expected, and
+    /// that nothing is appended.
     async fn mismatches(&self, bytes: &[u8], crc: u32) {
         let (src, dst) = (self.buf_at(0, bytes), self.buf_at(0, &[0xee]));
         for wrong in [crc ^ 1, crc ^ 1 << 31, !crc] {

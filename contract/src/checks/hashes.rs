@@ -31,7 +31,7 @@ pub fn digests_are_known(subject: impl Into<Subject>) {
                 }
             }
             let block = bench.algorithm().block_len();
-            // Lengths for which the message's length needs a padding block of its own, and others.
+            // Lengths around those from which the padding needs a block of its own, and others.
             for len in [
                 block - 17,
                 block - 9,
@@ -93,7 +93,7 @@ impl Bench<Sha> {
         self.buf_at(1, bytes)
     }
 
-    /// Returns a list with those bytes, cut at odd positions, where no block ends.
+    /// Returns a list with those bytes, in pieces that have odd lengths where possible.
     fn chain(&self, bytes: &[u8]) -> BufChain {
         let chain = BufChain::with_capacity(self.pieces);
         let (mut rest, pieces) = (bytes, self.pieces.min(bytes.len()));

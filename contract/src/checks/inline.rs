@@ -20,7 +20,8 @@ pub fn inline_jobs_are_complete(subject: impl Into<Subject>) {
                     let Some(answer) = rig.try_inline(index) else {
                         continue;
                     };
-                    // `submit` later checks its completion against this answer.
+                    // A submitted Job's completion is checked against the same model
+                    // (`Rig::answer`).
                     assert_eq!(
                         answer,
                         Ok(rig.answer(index)),

@@ -62,7 +62,7 @@ fn retire_in_flight(subject: &Subject, depth: u32, reaped: u32) {
     rig.submit_all(&all);
     rig.wait_until_reaped(reaped);
     let retired = rig.retire();
-    // The device finishes its remaining work for the first queue before these Jobs.
+    // These Jobs give the device time to touch the first queue's memory, which it must not do.
     let mut other = Rig::new(subject, 1, CELL);
     for _ in 0..4 {
         other.round(&[0], &Shape::plain(CELL, subject.within(100)));

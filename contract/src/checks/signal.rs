@@ -1,4 +1,5 @@
-//! Checks of duty 5: the queue signals once for each `arm`, never without one, and misses none.
+//! Checks of duty 5: the queue signals once for each `arm`, never without one, and no completion is
+//! missed.
 
 use crate::rig::{Rig, Shape, Subject, depths, watched};
 use tokio_doca::device::contract::Armed;
@@ -81,8 +82,8 @@ fn waiting_completions_are_told(subject: &Subject, depth: u32) {
         }
         rig.drain();
         if answer == Armed::Ready {
-            // In this case the crate reaps. It sleeps without another `arm` if its own Job was not
-            // among the completions.
+            // After `Ready` the crate reaps. If a task's own Job is not among the completions, the
+            // task sleeps without another `arm`.
             rig.signals();
             rig.prepare(0, &shape);
             rig.submit_all(&[0]);

@@ -15,11 +15,12 @@ const ELEMENT: usize = 2048;
 const TASKS: usize = 12;
 const ROUNDS: usize = 20;
 
-/// Copies through a WorkQ in [`Mode::BusyPoll`], without a runtime.
+/// Runs Jobs through a WorkQ in [`Mode::BusyPoll`], without a runtime.
 ///
 /// # Panics
 ///
-/// Panics if a copy is wrong, fails or never ends, or if something is in flight after `shutdown`.
+/// Panics if a Job has a wrong result, fails or never ends, or if something is in flight after
+/// `shutdown`.
 pub fn busy_polls(subject: impl Into<Subject>) {
     watched("Mode::BusyPoll", subject, |subject| {
         for depth in depths(subject) {
@@ -35,7 +36,8 @@ pub fn busy_polls(subject: impl Into<Subject>) {
     });
 }
 
-/// Copies through a WorkQ in [`Mode::EventDriven`], on a Tokio runtime, with more tasks than slots.
+/// Runs Jobs through a WorkQ in [`Mode::EventDriven`], on a Tokio runtime, with more tasks than
+/// slots.
 ///
 /// # Panics
 ///
@@ -156,7 +158,7 @@ impl Bench {
         buf
     }
 
-    /// Makes copies, two at a time.
+    /// Runs Jobs, two at a time.
     async fn copies(&self, seed: usize) {
         for round in 0..ROUNDS {
             let len = self
@@ -164,7 +166,7 @@ impl Bench {
                 .within(1 + (seed * 97 + round * 131) % (ELEMENT - 8));
             let (src, bytes) = self.filled(seed + round, len).await;
             let dst = self.empty().await;
-            // A second copy in flight, so that completions come together.
+            // A second Job in flight, so that completions come together.
             let (src2, bytes2) = self.filled(seed + round + 1, len).await;
             let dst2 = self.empty().await;
             for dst in [&dst, &dst2] {
@@ -189,7 +191,7 @@ impl Bench {
         }
     }
 
-    /// Makes Jobs on chains.
+    /// Runs Jobs on chains.
     async fn lists(&self) {
         let longest = self.subject.max_list_len().min(8) as usize;
         let longest = self.subject.within(longest);
@@ -222,7 +224,7 @@ impl Bench {
         }
     }
 
-    /// Drops copies in flight, and checks that their memory returns to the pool.
+    /// Drops Jobs in flight, and checks that their memory returns to the pool.
     async fn drops(&self) {
         for round in 0..100 {
             let (src, dst) = self.pair(round).await;

@@ -165,7 +165,8 @@ fn largest(peers: &Peers, [here, there]: &[Bench; 2]) {
     }
 }
 
-/// Tries a message from the maximum number of Bufs, from one more, and into a receive of that many.
+/// Tries a message with lists as long as both sides allow, writes and reads with the maximum number
+/// of Bufs and with one more, and a receive with one more than its maximum.
 fn longest_lists(peers: &Peers, [here, there]: &[Bench; 2]) {
     let limit = peers.caps(0).max_send_list_len as usize;
     let receives = peers.caps(1).max_recv_list_len as usize;

@@ -112,14 +112,14 @@ impl End {
         };
         let mut config = EndpointConfig::new(Arc::new(changed));
         config.permissions = plan.permissions;
-        // Fewer than there are Jobs: the other Jobs wait in order.
+        // Usually fewer than there are Jobs: the remaining Jobs wait in order.
         config.send_queue_size = 4.min(caps.max_send_queue_size);
         config.recv_queue_size = plan.receives;
         config.recv_list_len = caps.max_recv_list_len.min(4);
         config.rnr_timeout = plan.rnr_timeout;
         config.pooled_len = plan.pooled_len;
         if caps.transport {
-            // A check waits until the endpoint has detected that its peer is gone.
+            // Short, because checks wait until the endpoint has detected that its peer is gone.
             config.transport.probe_interval = Some(PROBE_INTERVAL);
         }
         let endpoint = queue.open_endpoint(config);

@@ -80,7 +80,7 @@ fn no_blob_is_refused(peers: &Peers, side: usize) {
     }
 }
 
-/// The exporter stops its memory: later operations must fail, and must not reach the memory.
+/// Checks that operations and imports fail after the exporter has stopped or dropped its Mmap.
 fn taken_back(peers: &Peers) {
     for gone in [false, true] {
         let pair = [0, 1].map(|side| Bench::new(peers, side, Mode::BusyPoll, 1));

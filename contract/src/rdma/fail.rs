@@ -59,8 +59,7 @@ impl Pair {
         }
     }
 
-    /// Checks that the endpoint accepts nothing more, or that accepted Jobs and receives end at
-    /// once.
+    /// Checks that the endpoint refuses a Job or flushes it, and refuses a receive and an export.
     fn refuses_everything(&mut self, side: usize) {
         let flushed = JobError::flushed(self.cause(side));
         let refused =
@@ -105,8 +104,8 @@ impl Pair {
         self.works(0..self.plan.jobs);
     }
 
-    /// Checks the ends of a table: some succeed, then one is the failure, and all others are
-    /// flushed.
+    /// Checks the completions of a table: some succeed, then one fails with `cause`, and all later
+    /// ones are flushed. Without a `cause`, each succeeds or is flushed.
     fn flushed_after(ended: &[Ended], table: Table, cause: Option<JobError>, first: JobError) {
         let of_table = ended.iter().filter(|ended| ended.table == table);
         let mut failed = cause.is_none();

@@ -58,7 +58,7 @@ fn at_random(peers: &Peers, plan: Plan, steps: usize) {
             .filter(|&index| !pair.ends[side].jobs[index as usize].in_flight)
             .collect();
         let batch = pair.dice.below(free.len() + 1);
-        // Submits in one batch, or each Job by itself, as the dice decide.
+        // Tries the Jobs inline in one batch, or some one by one, as the dice decide.
         let together = pair.dice.below(3) == 0;
         let mut submitted = Vec::new();
         for &index in &free[..batch] {
@@ -86,7 +86,8 @@ fn at_random(peers: &Peers, plan: Plan, steps: usize) {
         pair.step();
     }
     pair.drain();
-    // Uses every Token again: a second completion of an earlier round now has a stale Token.
+    // Uses every index again, under new Tokens: a second completion of an earlier round now has a
+    // stale Token.
     pair.works(0..plan.jobs);
     pair.finish();
 }
@@ -117,7 +118,7 @@ pub fn receives_may_come_late(peers: impl Into<Peers>) {
                 pair.prepare(0, index, verb, len);
             }
             pair.submit(0, &(0..many).collect::<Vec<_>>());
-            // The posted receives are used up, so that some Jobs wait.
+            // No receives are posted here: the earlier ones are used up, and some Jobs wait.
             for _ in 0..pair.dice.below(50) {
                 pair.step();
             }

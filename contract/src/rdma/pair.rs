@@ -163,8 +163,8 @@ impl Pair {
         });
     }
 
-    /// Divides `len` bytes of a cell into pieces, at most as many as the devices accept for any
-    /// job.
+    /// Divides `len` bytes of a cell into at most 4 pieces, and at most as many as the side's
+    /// device accepts.
     pub(super) fn pieces(&mut self, side: usize, table: Table, len: usize) -> Vec<Range<usize>> {
         let caps = self.peers.caps(side);
         let longest = match table {
@@ -304,8 +304,8 @@ impl Pair {
         self.peers.within(self.plan.cell / 2)
     }
 
-    /// Runs one operation of each kind from both sides to its end, to check that the connection
-    /// works.
+    /// Runs one operation for each index from both sides to its end, to check that the connection
+    /// works. The kind of operation depends on the index.
     pub(super) fn works(&mut self, indices: Range<u32>) {
         for side in [0, 1] {
             for index in indices.clone() {

@@ -48,7 +48,8 @@ fn in_flight(peers: &Peers, round: u32) {
     let mut pair = Pair::new(peers, Plan::new(peers, CELL));
     let plan = pair.plan;
     let old = pair.ends[0].endpoint().export();
-    // The peer has no receives, so that messages stay in flight; the Jobs before them may complete.
+    // Only this end posts receives: its messages to the peer stay in flight, and only Jobs before
+    // them may complete.
     for index in 0..plan.receives {
         pair.post(0, index, CELL / 2);
     }
@@ -130,7 +131,7 @@ impl Pair {
         });
     }
 
-    /// Submits Jobs on an end that may have failed already, or will.
+    /// Submits Jobs on an end that may have failed already, or that will fail.
     fn submit_and_forget(&mut self, side: usize, indices: &[u32]) {
         let jobs: Vec<_> = indices
             .iter()

@@ -65,7 +65,7 @@ impl Arena {
         unsafe { Segment::new(self.at(&range), range.len(), key) }
     }
 
-    /// The bytes at `at`; no Job has them.
+    /// Returns the bytes at the offset `at`. No Job may be using that range.
     pub(crate) fn read(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let from = self.at(&(at..at + len));

@@ -13,8 +13,8 @@ pub(super) struct Cell {
     pub(super) bytes: Vec<u8>,
     /// The bytes that the cell must have after the prepared Job.
     pub(super) after: Vec<u8>,
-    /// The message that the cell's session has hashed so far. Below: the same after the prepared
-    /// Job.
+    /// The message that the cell's session has hashed so far.
     pub(super) message: Vec<u8>,
+    /// The same message after the prepared Job.
     pub(super) message_after: Vec<u8>,
 }

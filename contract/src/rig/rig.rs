@@ -40,8 +40,8 @@ pub(crate) struct Rig {
     cells: Vec<Cell>,
     /// The Segments of lists, which the device reads. They do not change while a Job is in flight.
     lists: Vec<[Box<[Segment]>; 2]>,
-    /// A session for each cell, if Jobs are parts of messages. The `Mutex` allows the device to
-    /// have an address that remains valid when this list is moved.
+    /// A session for each cell, if Jobs are parts of messages. The `Mutex` allows `job` to make a
+    /// mutable pointer from `&self`.
     sessions: Vec<Mutex<Hasher>>,
     generation: u32,
     in_flight: usize,
@@ -319,7 +319,7 @@ impl Rig {
         });
     }
 
-    /// Submits one Job for each of these cells in one batch, and runs it to its end.
+    /// Prepares and submits one Job for each of these cells, and reaps until all have completed.
     pub(crate) fn round(&mut self, indices: &[u32], shape: &Shape) {
         for &index in indices {
             self.prepare(index, shape);
@@ -328,7 +328,7 @@ impl Rig {
         self.drain();
     }
 
-    /// Tries a prepared Job inline, and checks it if the device has answered.
+    /// Tries a prepared Job inline, and checks its cell.
     pub(crate) fn try_inline(&mut self, index: u32) -> Option<Result<u64, JobError>> {
         // SAFETY: the memory belongs to this rig, and no other job uses the cell or its session.
         let answer = unsafe { self.queue.try_inline(self.job(index).as_job()) };

@@ -148,7 +148,7 @@ pub fn waits_end_once_and_not_before(events: impl Into<Events>) {
             Completion::new(token, result),
             "duty 1: the mask of a wait"
         );
-        // A canceled wait never ends, and its slot becomes free.
+        // A canceled wait never ends.
         rig.set(0);
         let token = rig.wait(0, 0, u64::MAX);
         rig.port.cancel(token);

@@ -26,7 +26,7 @@ fn each_within(limits: &Limits, story: impl AsyncFn(&Bench)) {
     }
 }
 
-/// Returns a chain of `bufs` buffers, each with `data` bytes of data, or of tailroom.
+/// Returns a chain of `bufs` buffers, each with `data` bytes of data; the rest of each is tailroom.
 fn chain(bench: &Bench, bufs: usize, data: usize) -> (BufChain, Vec<Buf>) {
     let chain = BufChain::with_capacity(bufs.max(1));
     let bufs: Vec<Buf> = (0..bufs).map(|_| bench.filled(&vec![7; data])).collect();

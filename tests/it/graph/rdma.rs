@@ -496,7 +496,7 @@ fn an_rdma_stays_on_its_workq() {
     let mut g = Graph::builder();
     let _ = g.rdma_recv(&near);
     let receives = g.build().unwrap();
-    // The error is the same whether the device is in the graph already or not.
+    // The error is the same whether `other` has a context of the device already or not.
     for _ in 0..2 {
         refused(&sends, &other, "rdma_send#0");
         refused(&receives, &other, "rdma_recv#0");

@@ -46,7 +46,7 @@ fn memory_of_the_host_is_written_and_read_by_nodes() {
                 dst.reset_data_len().unwrap();
                 last.reset_data_len().unwrap();
             }
-            // A copy from a range to itself is refused.
+            // A copy between ranges that overlap is refused.
             instance
                 .set(on, (&first, remote.buf(5..20).unwrap()))
                 .unwrap();

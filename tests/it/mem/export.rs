@@ -255,7 +255,7 @@ fn a_memfd_of_the_applications_is_exported_as_a_whole_and_sealed() {
         let error = mmap(memfd(), part, DPU).export_dpu(&host);
         refused(error, ErrorKind::NotPermitted, "65536");
     }
-    // The rest of the file's last page is not part of it.
+    // An Mmap that lacks only the rest of the file's last page counts as the whole file.
     assert!(mmap(memfd(), 0..LEN - 4000, DPU).export_dpu(&host).is_ok());
     let always = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
     for (access, seals) in [

@@ -352,7 +352,7 @@ fn only_copies_take_lists_with_imported_memory() {
         refused(crc.crc32c(&imported).await.unwrap_err(), 0);
         refused(crc.copy_crc(&imported, &room).await.unwrap_err(), 0);
         refused(crc.copy_crc(&buf, &imported).await.unwrap_err(), 0);
-        // A copy can read the memory at the same time.
+        // A copy takes the list that those jobs have refused.
         assert_eq!(bench.dma.copy(&imported, &room).await, Ok(100));
     });
     list.pop().unwrap();

@@ -567,7 +567,7 @@ fn an_owner_that_panics_when_it_is_dropped_stops_nobody() {
         let mut copy = Box::pin(bench.dma.copy(src, bench.empty()).owned());
         poll_pending(copy.as_mut());
         drop((copy, hold));
-        // The owner's drop panics in the middle of a turn, whose other jobs are not lost.
+        // The owner's drop panics while completions are reaped, and no other job is lost.
         bench.engine_works().await;
         bench.all_back().await;
     });

@@ -153,7 +153,8 @@ async fn lists_are_gathered_and_scattered() {
             back.push(here.filled(&[b'.'; ELEMENT - 4])).unwrap();
         }
         assert_eq!(here.rdma.read(&remote, &back).await, Ok(8), "the shorter");
-        // These lists are longer than the context was built for.
+        // A chain takes no more Bufs than its capacity, and the context refuses a chain that is
+        // longer than it was built for.
         dst.push(there.empty()).unwrap_err();
         let long = BufChain::with_capacity(4);
         for _ in 0..4 {
@@ -488,7 +489,8 @@ async fn a_failure_flushes_the_rest_with_the_first_cause_and_both_recover() {
         let error = here.rdma.send(&first).await.unwrap_err();
         assert_eq!(error.cause(), Some(Reason::NoReceive));
         assert_eq!(here.rdma.export().unwrap_err().kind(), ErrorKind::BadState);
-        // The peer stays connected until this side is reset; then its old blob is invalid.
+        // The peer stays connected until this side is reset. Once the peer is reset too, its old
+        // blob is invalid.
         let old = there.rdma.export().unwrap();
         assert_eq!(there.rdma.state(), RdmaState::Connected);
         here.rdma.reset().unwrap();
@@ -760,7 +762,8 @@ fn a_device_without_endpoints_is_refused() {
     assert_eq!(error.kind(), ErrorKind::NotSupported);
 }
 
-/// The slot of a dropped endpoint is given to the next one, which must refuse the old blob.
+/// The device gives the entry of a dropped endpoint to the next one, which must refuse the old
+/// blob.
 #[test]
 fn a_blob_of_an_rdma_that_has_gone_is_not_taken_for_its_successors_own() {
     if needs_soft("an adapter's endpoints are known by their numbers") {

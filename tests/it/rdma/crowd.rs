@@ -6,7 +6,7 @@ use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio_doca::{Mode, Rdma, WorkQ};
 
-/// More peer queues than a queue polls in each turn.
+/// More peer queues than a queue checks in one poll.
 const PEERS: usize = 70;
 
 fn workq(mode: Mode) -> WorkQ {

@@ -45,7 +45,7 @@ async fn everywhere<F: Future<Output = ()>>(test: impl Fn(Loopback, Side, Side) 
     }
 }
 
-/// Returns the loopback device, and either the software devices, whose jobs finish inline or never,
+/// Returns the loopback device, and either the software devices, one of which finishes jobs inline,
 /// or the adapter.
 fn devices() -> Vec<Device> {
     let under_test = defers().iter().map(|&defer| under_test(defer));
@@ -91,7 +91,7 @@ async fn timeouts_lose_no_message() {
                 let (mut number, mut dropped, mut tries) = (0, 0, 0);
                 let mut dst = there.empty();
                 while number < messages {
-                    // Gives up at the first poll, later, or never.
+                    // Gives up at the first, second or third poll.
                     let mut patience = tries % 3;
                     tries += 1;
                     let received = {

@@ -18,7 +18,7 @@ use tokio_doca::{
 
 const ROOM: usize = 8192;
 
-/// Returns the software device. On an adapter the connections of a WorkQ share their receives, so
+/// Returns the device under test. On an adapter the connections of a WorkQ share their receives, so
 /// that a peer with more messages than credits need not wait; tests of such peers need the software
 /// device.
 fn device() -> Device {
@@ -308,7 +308,7 @@ fn a_job_of_an_rdma_whose_peer_has_left_waits_without_looking_again_and_again() 
     });
 }
 
-/// Their messages have arrived, and a Buf is returned while another one stays out.
+/// Messages for the idle streams have arrived, and a Buf is returned while another one stays out.
 #[test]
 fn streams_that_nobody_polls_hold_up_no_other() {
     for idle in [1, 2, 5] {

@@ -100,7 +100,7 @@ fn a_message_that_comes_amid_the_post_of_its_receive_is_of_the_life_that_it_came
     });
 }
 
-/// A message of the old connection that was reaped in the middle of a post, before the reset.
+/// A message of the old connection is reaped in the middle of a post, before the reset.
 #[test]
 fn a_message_that_came_amid_a_post_before_a_reset_goes_with_it() {
     run(async {

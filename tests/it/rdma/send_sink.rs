@@ -315,13 +315,13 @@ fn a_message_that_is_refused_ends_the_sink_alone() {
     });
 }
 
-/// A source that was changed while its message waited for a slot is detected then.
+/// A message is refused if its source is in use when the message gets a slot.
 #[test]
 fn a_message_that_is_refused_in_line_ends_the_sink_and_those_behind_it_are_not_sent() {
     each(&[1], async |here, there| {
         let mut sink = here.rdma.send_sink(1);
-        // The sink holds as many messages as the WorkQ has slots, so these wait for the slot of
-        // another send.
+        // The sink holds as many messages as the WorkQ has slots, so its message waits for the slot
+        // of another send.
         let holder = here.rdma.send(here.filled(&message(0))).start().unwrap();
         let used = here.filled(&message(1));
         sink.feed(used.clone()).await.unwrap();
@@ -353,7 +353,8 @@ fn a_dropped_sink_sends_what_was_submitted_and_nothing_else() {
             feed(&here, &mut sink, 5..9).await.unwrap();
         }
         drop(sink);
-        // The last of four messages was still waiting.
+        // With 4 slots the last of the four flushed messages still waits. With 32 slots the four
+        // that were fed after the flush are not submitted.
         let submitted = depth.min(5);
         assert_eq!(here.workq.in_flight() as u32, submitted);
         let last = async { here.send(&message(100)).await.unwrap() };

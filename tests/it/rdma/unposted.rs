@@ -39,7 +39,7 @@ async fn error_of(mut stream: RecvStream) -> (Reason, Option<Reason>) {
     (error.reason(), error.cause())
 }
 
-/// Spawns a stream on an empty pool, and waits until it is idle.
+/// Takes all Bufs of the pool, makes a stream on it, and polls the stream once.
 async fn stream_without_bufs(side: &Side) -> (Vec<Buf>, RecvStream) {
     let bufs = empty(side);
     let mut stream = side.rdma.recv_stream(&side.pool, 4);

@@ -65,7 +65,7 @@ fn a_watcher_is_woken_before_the_log_hears_of_the_change() {
         other.rdma.reset().unwrap();
         one.failed().await;
         drop(guard);
-        // The last event is that of the change.
+        // The last event of the log reports the change: the watcher was woken before it.
         assert_eq!(heard.try_iter().last(), Some(1));
     });
 }

@@ -149,7 +149,7 @@ fn messages_are_sent_behind_it_and_share_no_frame() {
         };
         join(in_time("messages", sends), read(&mut there, 0, 18)).await;
         assert_eq!(here.stream().stats().frames_sent, 9);
-        // The memory belongs to the device of the stream.
+        // The streams end before the memory of their messages does.
         drop((here, there, net));
     });
 }
@@ -277,7 +277,7 @@ fn it_leaves_by_the_runtime_that_writes_if_that_of_the_stream_does_nothing() {
                 read(&mut there, 0, WINDOW + 1).await;
             });
         };
-        // This thread drives the stream's runtime.
+        // This thread drives the stream's runtime, and blocks here.
         std::thread::spawn(story).join().unwrap();
     });
 }

@@ -60,7 +60,7 @@ fn streams_are_told_and_waited_for() {
         assert_eq!(in_time("the drain", listener.drain(LIMIT)).await, 0);
         assert_eq!(first.await.unwrap().unwrap(), 0);
         assert_eq!(second.await.unwrap().unwrap(), 1);
-        // The data that they have sent arrives, and then the end.
+        // Both streams have ended in order: their peers read the end.
         assert_eq!(asks.read(&mut answer).await.unwrap(), 0);
         assert_eq!(idle.read(&mut answer).await.unwrap(), 0);
         assert!(connector.connect(addr).await.is_err(), "nobody listens");

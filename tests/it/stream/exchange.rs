@@ -401,8 +401,9 @@ fn shutdown_waits_for_no_frame_behind_the_end() {
     });
 }
 
-/// The peer acknowledges a frame of credits before it receives it. So does a peer that has received
-/// the frame while another thread has not yet completed the send.
+/// The peer acknowledges a frame of credits before it receives it. The stream cannot distinguish
+/// this from a peer that has received the frame while another thread has not yet completed the
+/// send.
 #[test]
 fn a_frame_of_credits_waits_for_the_end_of_the_last_one() {
     for reads in [false, true] {

@@ -112,7 +112,7 @@ fn a_buf_that_is_no_message_is_refused_and_stays_as_it_was() {
             let fed = here.feed(buf).await.unwrap_err();
             assert_eq!(fed.kind(), ErrorKind::InvalidInput);
         }
-        // A Buf that is in use, and memory that no device has registered.
+        // A Buf that is in use is refused, and can be sent afterwards.
         let used = filled(&pool, b"used");
         let guard = used.data_mut().unwrap();
         assert!(here.send_buf(used.clone()).await.is_err());

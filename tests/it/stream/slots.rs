@@ -144,7 +144,7 @@ fn credits_are_given_though_nobody_drives_the_runtime_of_the_reader() {
     });
 }
 
-/// No other operation waits behind them either.
+/// No operation waits behind credits that the peer needs no more.
 #[test]
 fn credits_that_a_peer_needs_no_more_stand_in_no_line() {
     pairs(async |mut pairs| {

@@ -32,7 +32,7 @@ fn strangers() -> [[Device; 2]; 4] {
     ]
 }
 
-/// Connects two such devices.
+/// Makes a listener and a connector on two such devices.
 async fn net([here, there]: &[Device; 2], options: StreamOptions) -> Net {
     Net::between([here, there], 64, Mode::EventDriven, options).await
 }
@@ -488,7 +488,8 @@ fn a_flush_says_that_something_was_lost() {
     });
 }
 
-/// No accepted data is lost in this case.
+/// The peer breaks the protocol after it has received all accepted data, so that `flush` and
+/// `shutdown` succeed.
 #[test]
 fn a_shutdown_after_nonsense_says_what_became_of_the_data() {
     run(async {

@@ -178,8 +178,7 @@ fn waiting_takes_no_leases() {
         dst.extend_from_slice(b"0").unwrap();
         drop(hold);
         assert_eq!(first.await, Ok(3));
-        // The copy is refused when its turn comes, because its operands have changed, and the next
-        // one gets the slot.
+        // The copy gets the free slot, but is refused because its destination is in use by then.
         let guard = dst.data_mut().unwrap();
         refused(waiting.await, ErrorKind::InUse);
         drop(guard);
@@ -397,8 +396,8 @@ fn slots_freed_on_another_thread_reach_who_waits() {
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
         assert_eq!(bench.workq.in_flight(), 128);
-        // Only one of the four runtimes ends, so that this runtime can be registered; the slots are
-        // freed on their threads.
+        // The four runtimes end, so that this runtime can be registered. Other threads free the
+        // slots.
         let (runtimes, copies): (Vec<_>, Vec<_>) = fill.into_iter().unzip();
         drop(runtimes);
         run(async {

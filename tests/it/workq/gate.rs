@@ -1,5 +1,5 @@
 //! Application code that runs because of a completion, and uses the very WorkQ that reaps it: drops
-//! of owners and wakers, wakers that a turn wakes, and `tracing` subscribers.
+//! of owners and wakers, wakers that are called, and `tracing` subscribers.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -423,7 +423,7 @@ fn a_provider_that_panics_in_the_turn_that_was_rung_for_keeps_nobody_asleep() {
         let pairs: [_; 3] = std::array::from_fn(|_| user.bufs());
         let hold = soft.faults().hold();
         drop(user.dma.copy(&pairs[0].0, &pairs[0].1).start().unwrap());
-        // This copy is never polled again. The turn of the event notifies the copy behind it.
+        // This copy is never polled again. The reaper of the event notifies the copy behind it.
         let mut left = Box::pin(user.dma.copy(&pairs[1].0, &pairs[1].1));
         let tempts = Call::waker(move || *next.lock().unwrap() = Some(Wrong::PanicsInClear));
         poll_with(left.as_mut(), &tempts);

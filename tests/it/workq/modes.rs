@@ -108,8 +108,8 @@ fn each_of_several_that_sleep_in_hybrid_mode_has_its_event() {
             }
             for (copy, count) in &mut copies {
                 let (woken, before) = (count.wakes(), bench.workq.stats());
-                // No task polls, and a posted job arms nothing: the event before must have armed
-                // the next one.
+                // No task polls, and a posted job arms nothing: the reaper of the event before must
+                // have armed for the next one.
                 dst.reset_data_len().unwrap();
                 bench.dma.copy(src, dst).post(0).unwrap();
                 until("it is woken", || count.wakes() > woken).await;
@@ -322,8 +322,8 @@ fn a_device_that_always_has_something_to_say_starves_no_other() {
     }
 }
 
-/// The mode changes during the submission of an `Op`: no task sleeps before, and afterwards the
-/// `Op` is supposed to sleep.
+/// The mode changes during the submission of an `Op`: the `Op` must complete also if the old mode
+/// lets no task sleep, and the new mode lets it sleep.
 #[test]
 fn a_mode_that_is_set_amid_a_submission_leaves_nobody_asleep() {
     for before in all_modes() {

@@ -594,7 +594,7 @@ fn ops_in_a_loop_without_a_runtime_are_woken_by_clear() {
         drop(hold);
         let mut told = Told::new();
         let end = Instant::now() + LIMIT;
-        // The `Op`s have armed; this loop only waits and clears.
+        // The `Op`s have armed for their own jobs; the loop arms until its posted job is reported.
         while first.wakes() == 0 || second.wakes() == 0 || told.is_empty() {
             assert!(Instant::now() < end);
             if told.is_empty() {

@@ -317,7 +317,7 @@ fn what_is_posted_ends_with_the_shutdown_of_its_workq() {
 fn a_loop_counts_and_waits_for_whoever_sets_the_event() {
     for setup in events::Setup::all() {
         for way in WAYS {
-            // The event is shared with another one, which a thread without a loop sets.
+            // A thread without a loop sets the other side of the event.
             let (owner, importer) = setup.pair();
             owner.wait_gt(3).post(1).unwrap();
             owner.wait_gt(4).post(2).unwrap();

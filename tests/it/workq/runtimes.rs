@@ -136,7 +136,7 @@ fn four_runtimes_are_served_and_a_fifth_is_told() {
     for runtime in &runtimes {
         assert_eq!(runtime.block_on(copying(&bench)), Ok(3));
     }
-    // A runtime that ends frees its place.
+    // Once a runtime has ended, another one can be registered.
     drop(runtimes.into_iter().next_back());
     assert_eq!(fifth.block_on(copying(&bench)), Ok(3));
 }

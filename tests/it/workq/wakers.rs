@@ -192,7 +192,7 @@ impl Drop for PanicsOnDrop {
     }
 }
 
-// The thread that reaps an orphan drops its waker: a panic there must not block later turns.
+// The thread that reaps an orphan drops its waker: a panic there must not block later polls.
 #[test]
 fn a_waker_that_panics_when_it_is_dropped_leaves_the_workq_alive() {
     each_of(&event(32), async |bench| {

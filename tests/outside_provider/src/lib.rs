@@ -22,7 +22,7 @@ use tokio_doca::{
     device::{AccelCaps, Caps, DevInfo, PciAddr, PciFunction, ShaCaps},
 };
 
-/// Writes the source to the destination, each byte combined with the lowest one of the argument.
+/// Writes the source to the destination, each byte XORed with the lowest byte of the argument.
 pub const XOR: u32 = 7;
 /// Writes the lowest byte of the argument to all of the destination.
 pub const FILL: u32 = 8;
@@ -36,15 +36,15 @@ pub enum Sin {
     None,
     /// Duty 3: it accepts jobs of kinds that it does not know, and they never complete.
     TakesAnyKind,
-    /// Duty 1: the 20th job never completes.
+    /// Duty 1: every 20th job never completes.
     LosesOne,
-    /// Duty 1: the 20th Job completes twice.
+    /// Duty 1: every 20th Job completes twice.
     CompletesTwice,
-    /// Duty 1: the 20th Job completes under a Token that was never submitted.
+    /// Duty 1: every 20th Job completes under a Token that was never submitted.
     ForgesToken,
-    /// Duty 1: the 20th job reports one byte less than it wrote.
+    /// Duty 1: every 20th job reports one byte less than it wrote.
     Miscounts,
-    /// Duty 1: the 20th job omits the last byte.
+    /// Duty 1: every 20th job omits the last byte.
     WritesTooLittle,
     /// Duty 1: a digest has a wrong bit.
     WrongDigest,
@@ -52,9 +52,9 @@ pub enum Sin {
     SkipsAtABoundary,
     /// Duty 1: the last part of a message is hashed as if it were the whole message.
     ForgetsTheSession,
-    /// Duty 1: the 20th job hashes its part into the session of the job before it.
+    /// Duty 1: every 20th job hashes its part into the session of the job before it.
     MixesSessions,
-    /// Duty 1: the 20th job hashes its part twice.
+    /// Duty 1: every 20th job hashes its part twice.
     HashesTwice,
     /// Duty 1: a CRC has a wrong bit.
     WrongCrc,
@@ -205,8 +205,9 @@ impl Provider for Outside {
 
 struct Opened {
     info: DevInfo,
-    /// The other information for `Sin::ChangesItsMind`, and whether it is the current one.
+    /// The other information, for `Sin::ChangesItsMind`.
     other: DevInfo,
+    /// True if `info` returns `other`.
     changed: AtomicBool,
     sin: Sin,
     control: Arc<Control>,

@@ -104,7 +104,7 @@ impl Shared {
             let sinful = number % 20 == 19;
             number += 1;
             let all = work.len();
-            // No job of another kind comes in between.
+            // A test submits jobs of one kind only, so this is the session of the job before.
             let before = session;
             session = work.hash.and_then(|job| job.session);
             let sin = match self.sin {

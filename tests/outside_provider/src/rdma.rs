@@ -21,13 +21,13 @@ use tokio_doca::{Device, ErrorKind, Result, device::DevInfo, error::JobError};
 pub enum RdmaSin {
     /// No violation: the device keeps all duties.
     None,
-    /// Endpoint duty 1: the 20th job never completes.
+    /// Endpoint duty 1: every 20th job never completes.
     LosesAJob,
-    /// Endpoint duty 1: the 20th message never arrives at its receive.
+    /// Endpoint duty 1: every 20th message never arrives at its receive.
     LosesAReceive,
-    /// Endpoint duty 1: the 20th Job completes twice.
+    /// Endpoint duty 1: every 20th Job completes twice.
     JobTwice,
-    /// Endpoint duty 1: the 20th receive completes twice.
+    /// Endpoint duty 1: every 20th receive completes twice.
     ReceiveTwice,
     /// Endpoint duty 1: two completions of receives are swapped.
     SwapsReceives,

@@ -180,7 +180,7 @@ fn what_is_written_is_read_by_every_connection() {
     one.write(12_345, &data);
     assert_eq!(other.read(12_345, data.len()), data);
     assert_eq!(one.does(FLUSH, 0, 0, 0, &[]), 0);
-    // Zeroes with FUA, and a trim, both with odd offsets and lengths.
+    // Zeroes with FUA, and a trim, both with lengths that are not aligned to blocks.
     assert_eq!(one.does(ZEROES, 3, 20_000, 70_001, &[]), 0);
     assert_eq!(one.does(TRIM, 0, 150_000, 11, &[]), 0);
     let mut expected = data.clone();

@@ -5,7 +5,8 @@ use std::process::{Child, Command, Stdio};
 
 use support::programs::*;
 
-/// The host's function for each test: the name at which the two processes meet is derived from it.
+/// The host's functions, one for each run: the name at which its two processes meet is derived from
+/// it.
 const FUNCTIONS: [&str; 5] = ["0b:00.0", "0b:00.2", "0b:00.3", "0000:0b:00.0", "0b:00.2"];
 
 fn host(function: &str, flags: &[&str]) -> Command {

@@ -106,7 +106,8 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// Starts the exporter. Returns `None` in the process under attack once it has ended.
+    /// Starts the exporter. In the process under attack, obeys commands to their end and returns
+    /// `None`.
     pub fn start(test: &str) -> Option<Victim> {
         if role().is_some() {
             exporter();

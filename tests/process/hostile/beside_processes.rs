@@ -215,9 +215,11 @@ fn processes_that_are_killed_at_each_step_of_the_exchange_hold_up_no_honest_clie
 /// The behavior of a hostile client of a Channel service.
 #[derive(Clone, Copy, Debug)]
 enum Caller {
-    /// Sends nothing, half a greeting, or nonsense, and stays.
+    /// Sends nothing, and stays.
     IsSilent,
+    /// Sends half a greeting, and stays.
     SaysHalf,
+    /// Sends nonsense, and stays.
     SaysNonsense,
     /// Greets, and disconnects.
     Leaves,

@@ -81,7 +81,7 @@ struct Importer {
 }
 
 impl Importer {
-    /// Returns `None` in the other processes once they have ended.
+    /// Returns `None` in the other processes, once they have played their roles.
     fn start(test: &'static str) -> Option<Importer> {
         match role().as_deref() {
             Some("hostile") => hostile(),

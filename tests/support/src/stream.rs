@@ -62,7 +62,8 @@ impl Net {
     /// ended stream is freed a while later.
     pub async fn pair_once_there_is_memory(&self) -> (RdmaStream, RdmaStream) {
         let wait = async {
-            // The listener may still get the attempt before, whose connector had no memory.
+            // The listener may still accept the attempt before this one. Its connector had no
+            // memory, so that it was aborted.
             let mut heard = ErrorKind::Full;
             loop {
                 match self.try_pair().await {
@@ -89,14 +90,15 @@ pub fn small() -> StreamOptions {
         .send_window(2)
 }
 
-/// Runs the test function `story` on each software device, event-driven and busy-poll.
+/// Runs the test function `story` on the device under test, event-driven and busy-poll. A software
+/// device is tested inline and deferred.
 pub fn each_of_soft(options: StreamOptions, story: impl AsyncFn(&Net)) {
     let devices: Vec<_> = defers().iter().map(|&defer| under_test(defer)).collect();
     each_on(&devices, 64, options, &story);
 }
 
-/// Runs the test function `story` on each device, event-driven and busy-poll. Where the device can,
-/// runs it also with two buffers that all streams share.
+/// Runs the test function `story` on each device, event-driven and busy-poll, and over TCP. Where
+/// the device can, runs it also with two buffers that all streams share.
 pub fn each(options: StreamOptions, story: impl AsyncFn(&Net)) {
     each_deep(64, options, story);
 }

@@ -237,7 +237,8 @@ impl Fabric {
                 }
             }
             if keeps {
-                // The completions that stay no longer free a queue entry.
+                // The adapter keeps these completions, but polling them frees no queue entry any
+                // more.
                 let kept = cq.entries.iter_mut().filter(|entry| own(entry).is_some());
                 kept.for_each(|entry| entry.place = None);
                 continue;

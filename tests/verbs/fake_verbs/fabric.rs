@@ -23,7 +23,7 @@ use super::shared::Srq;
 pub(super) type Errno = c_int;
 
 static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(Mutex::default);
-/// Notified when an object is acknowledged or destroyed, or a request is carried out.
+/// Notified when an event is acknowledged, an object destroyed, or a request carried out.
 pub(super) static BELL: Condvar = Condvar::new();
 /// Set if a test has planned a failure that `poll_cq` has to check for.
 pub(super) static POLLS_ARE_PLANNED: AtomicBool = AtomicBool::new(false);
@@ -111,7 +111,7 @@ pub(super) struct Adapter {
     /// Number of holds; while there are any, the adapter carries out nothing.
     pub(super) holds: usize,
     pub(super) removed: bool,
-    /// True for the first and for the second port if it is down.
+    /// True for each port that is down: the first port, then the second.
     pub(super) ports_down: [bool; 2],
     pub(super) stop: bool,
 }
