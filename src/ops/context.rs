@@ -23,9 +23,9 @@ pub(super) trait Kind: Clone {
 
     /// Returns the capabilities of this kind, if the device has it.
     fn of(caps: &Caps) -> Option<&Self>;
-    fn event_driven(&self) -> bool;
-    fn max_buf_size(&self) -> u64;
-    fn max_list_len(&self) -> u32;
+    /// Returns true if jobs of this kind can signal an event handle, the maximum number of bytes of
+    /// a job, and the maximum number of pieces of an operand.
+    fn limits(&self) -> (bool, u64, u32);
 }
 
 /// Implements what contexts of all kinds have: methods for their properties, `Debug`, `AsRef`, and
@@ -111,7 +111,7 @@ impl<K: Kind, E> Context<K, E> {
         };
         let attach = || {
             let checked = check(&caps)?;
-            let mut attachment = workq.attach(device, caps.event_driven())?;
+            let mut attachment = workq.attach(device, caps.limits().0)?;
             let extra = open(&mut attachment, checked)?;
             Ok((attachment, extra))
         };
@@ -169,10 +169,8 @@ impl<K: Kind, E> Context<K, E> {
         bytes: usize,
     ) -> Result<(), JobError> {
         let (longest, bytes) = (src.pieces.max(dst.pieces) as u64, bytes as u64);
-        let (pieces_limit, bytes_limit) = (
-            u64::from(self.caps().max_list_len()),
-            self.caps().max_buf_size(),
-        );
+        let (_, bytes_limit, pieces_limit) = self.caps().limits();
+        let pieces_limit = u64::from(pieces_limit);
         if longest > pieces_limit {
             return Err(JobError::new(Reason::ListTooLong, longest, pieces_limit));
         }

@@ -43,6 +43,15 @@ impl<T> Blocking<T> {
         !matches!(self, Blocking::Idle)
     }
 
+    /// Returns `BadState` if the future that makes the call was polled before.
+    pub(crate) fn check_idle(&self, op: &'static str) -> Result<()> {
+        let text = "it was polled already: await it";
+        match self {
+            Blocking::Idle => Ok(()),
+            _ => Err(Error::new(ErrorKind::BadState, op, text)),
+        }
+    }
+
     /// Polls the call that was begun.
     pub(crate) fn poll(&mut self, op: &'static str, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let Blocking::Begun(result) = self else {

@@ -308,37 +308,37 @@ impl State {
 
     /// Leases the pieces for reading, and fills `segments` with their data.
     fn gather(&mut self, holder: Holder) -> Result<(), JobError> {
-        self.start();
-        for (at, piece) in self.pieces.iter().enumerate() {
-            let (lease, segment) = piece.read(holder).map_err(|error| error.in_piece(at))?;
-            self.reads.extend(lease);
-            let segment = segment.map_err(|error| error.in_piece(at))?;
-            self.total = self.total.saturating_add(segment.len());
-            if segment.len() > 0 {
-                self.segments.push(segment);
-            }
-        }
-        Ok(())
+        self.lend(|state, at| {
+            let (lease, segment) = state.pieces[at].read(holder)?;
+            state.reads.extend(lease);
+            segment
+        })
     }
 
     /// Leases the pieces for writing, and fills `segments` with the bytes that a job may write.
     fn scatter(&mut self, holder: Holder) -> Result<(), JobError> {
-        self.start();
-        for (at, piece) in self.pieces.iter().enumerate() {
-            let (lease, segment) = piece.write(holder).map_err(|error| error.in_piece(at))?;
-            self.writes.push(lease);
-            let segment = segment.map_err(|error| error.in_piece(at))?;
+        self.lend(|state, at| {
+            let (lease, segment) = state.pieces[at].write(holder)?;
+            state.writes.push(lease);
+            segment
+        })
+    }
+
+    /// Calls `lease` for the position of each piece, and fills `segments` with what it returns.
+    fn lend(
+        &mut self,
+        lease: impl Fn(&mut State, usize) -> Result<Segment, JobError>,
+    ) -> Result<(), JobError> {
+        self.segments.clear();
+        self.total = 0;
+        for at in 0..self.pieces.len() {
+            let segment = lease(self, at).map_err(|error| error.in_piece(at))?;
             self.total = self.total.saturating_add(segment.len());
             if segment.len() > 0 {
                 self.segments.push(segment);
             }
         }
         Ok(())
-    }
-
-    fn start(&mut self) {
-        self.segments.clear();
-        self.total = 0;
     }
 }
 

@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 
 use super::mmap::RemoteMmap;
 use crate::device::Device;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::sync::{Blocking, deadline, for_peers, log};
 
 /// The future of [`RemoteMmap::from_export`].
@@ -50,10 +50,7 @@ impl Import {
     ///
     /// As [`RemoteMmap::from_export`]. `BadState` if the future was polled before.
     pub fn wait(self) -> Result<RemoteMmap> {
-        if self.call.is_begun() {
-            let text = "it was polled already: await it";
-            return Err(Error::new(ErrorKind::BadState, "Import::wait", text));
-        }
+        self.call.check_idle("Import::wait")?;
         import(&self.device, &self.blob, deadline(self.timeout))
     }
 }

@@ -47,17 +47,13 @@ impl Kind for CrcCaps {
         caps.crc.as_ref()
     }
 
-    fn event_driven(&self) -> bool {
-        self.event_driven
-    }
-
-    fn max_buf_size(&self) -> u64 {
+    fn limits(&self) -> (bool, u64, u32) {
         // `CrcCopied` has 32 bits for the number of bytes.
-        self.max_buf_size.min(u32::MAX.into())
-    }
-
-    fn max_list_len(&self) -> u32 {
-        self.max_list_len
+        (
+            self.event_driven,
+            self.max_buf_size.min(u32::MAX.into()),
+            self.max_list_len,
+        )
     }
 }
 

@@ -45,16 +45,8 @@ impl Kind for DmaCaps {
         caps.dma.as_ref()
     }
 
-    fn event_driven(&self) -> bool {
-        self.event_driven
-    }
-
-    fn max_buf_size(&self) -> u64 {
-        self.max_buf_size
-    }
-
-    fn max_list_len(&self) -> u32 {
-        self.max_list_len
+    fn limits(&self) -> (bool, u64, u32) {
+        (self.event_driven, self.max_buf_size, self.max_list_len)
     }
 }
 

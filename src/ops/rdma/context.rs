@@ -84,16 +84,12 @@ impl Kind for RdmaCaps {
         caps.rdma.as_ref()
     }
 
-    fn event_driven(&self) -> bool {
-        self.event_driven
-    }
-
-    fn max_buf_size(&self) -> u64 {
-        self.max_message_size
-    }
-
-    fn max_list_len(&self) -> u32 {
-        self.max_send_list_len
+    fn limits(&self) -> (bool, u64, u32) {
+        (
+            self.event_driven,
+            self.max_message_size,
+            self.max_send_list_len,
+        )
     }
 }
 

@@ -47,16 +47,8 @@ impl Kind for ShaCaps {
         caps.sha.as_ref()
     }
 
-    fn event_driven(&self) -> bool {
-        self.event_driven
-    }
-
-    fn max_buf_size(&self) -> u64 {
-        self.max_src_len
-    }
-
-    fn max_list_len(&self) -> u32 {
-        self.max_list_len
+    fn limits(&self) -> (bool, u64, u32) {
+        (self.event_driven, self.max_src_len, self.max_list_len)
     }
 }
 

@@ -92,16 +92,8 @@ impl Kind for SyncEventCaps {
         caps.sync_event.as_ref()
     }
 
-    fn event_driven(&self) -> bool {
-        self.event_driven
-    }
-
-    fn max_buf_size(&self) -> u64 {
-        0
-    }
-
-    fn max_list_len(&self) -> u32 {
-        0
+    fn limits(&self) -> (bool, u64, u32) {
+        (self.event_driven, 0, 0)
     }
 }
 

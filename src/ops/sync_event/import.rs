@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 use super::context::WAITS;
 use super::{BlockingSyncEvent, SyncEvent};
 use crate::device::{Device, EventCounter};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::reactor::WorkQ;
 use crate::sync::{Blocking, deadline, for_peers, log};
 
@@ -81,14 +81,7 @@ impl SyncEventImport {
     ///
     /// As [`SyncEvent::from_export`]; `BadState` if the future was polled before.
     pub fn wait(self) -> Result<ImportedSyncEvent> {
-        if self.call.is_begun() {
-            let text = "it was polled already: await it";
-            return Err(Error::new(
-                ErrorKind::BadState,
-                "SyncEventImport::wait",
-                text,
-            ));
-        }
+        self.call.check_idle("SyncEventImport::wait")?;
         import(&self.device, &self.blob, deadline(self.timeout))
     }
 }

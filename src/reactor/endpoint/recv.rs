@@ -376,10 +376,8 @@ fn receive_adopted(
     adopt: impl FnOnce(&RecvCompletion) -> Result<(), JobError>,
 ) -> Result<Received, JobError> {
     let landed = receives.take_adopted(receipt);
-    let adopted = landed.outcome.and_then(|received| {
-        adopt(&landed)?;
-        Ok(received)
-    });
+    let adopt = |received| adopt(&landed).map(|()| received);
+    let adopted = landed.outcome.and_then(adopt);
     if adopted.is_err() && landed.outcome.is_ok() {
         let RecvCompletion { buf, .. } = landed;
         give_up(shared, receives, receives.put_back(receipt, buf));

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use super::super::Rdma;
 use crate::device::{Endpoint, EndpointState};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::sync::{Blocking, deadline, for_peers, for_strangers, log};
 
 pub(super) const OP: &str = "Rdma::connect";
@@ -82,10 +82,7 @@ impl Connect {
     ///
     /// As [`Rdma::connect`]; `BadState` if the future was polled before.
     pub fn wait(self) -> Result<()> {
-        if self.call.is_begun() {
-            let text = "it was polled already: await it";
-            return Err(Error::new(ErrorKind::BadState, "Connect::wait", text));
-        }
+        self.call.check_idle("Connect::wait")?;
         self.rdma.check_open(OP)?;
         let port = self.rdma.port();
         let until = deadline(self.timeout);

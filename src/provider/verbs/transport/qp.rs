@@ -343,15 +343,10 @@ impl Qp {
         chain: &mut Chain,
     ) -> std::result::Result<(), (Option<usize>, i32)> {
         let first = chain.link();
-        let mut bad = ptr::null_mut();
+        let (ops, mut bad) = (&self.cq.context.ops, ptr::null_mut());
         // SAFETY: the queue pair is alive, and the list is in `chain`. The caller promises the
         // rest.
-        let answer = unsafe {
-            self.cq
-                .context
-                .ops
-                .post_send(self.raw.as_ptr(), first, &mut bad)
-        };
+        let answer = unsafe { ops.post_send(self.raw.as_ptr(), first, &mut bad) };
         match answer {
             0 => Ok(()),
             errno => Err((chain.position(bad), errno)),
@@ -377,15 +372,10 @@ impl Qp {
         };
         wr.num_sge = sges.len() as i32;
         wr.next = ptr::null_mut();
-        let mut bad = ptr::null_mut();
+        let (ops, mut bad) = (&self.cq.context.ops, ptr::null_mut());
         // SAFETY: the queue pair is alive. The request is alone, and `num_sge` is the length of its
         // list. The caller promises that the memory is valid.
-        let answer = unsafe {
-            self.cq
-                .context
-                .ops
-                .post_send(self.raw.as_ptr(), wr, &mut bad)
-        };
+        let answer = unsafe { ops.post_send(self.raw.as_ptr(), wr, &mut bad) };
         match answer {
             0 => Ok(()),
             errno => Err((ptr::eq(bad, wr), errno)),
@@ -403,15 +393,10 @@ impl Qp {
         chain: &mut RecvChain,
     ) -> std::result::Result<(), (Option<usize>, i32)> {
         let first = chain.link();
-        let mut bad = ptr::null_mut();
+        let (ops, mut bad) = (&self.cq.context.ops, ptr::null_mut());
         // SAFETY: the queue pair is alive, and the list is in `chain`. The caller promises the
         // rest.
-        let answer = unsafe {
-            self.cq
-                .context
-                .ops
-                .post_recv(self.raw.as_ptr(), first, &mut bad)
-        };
+        let answer = unsafe { ops.post_recv(self.raw.as_ptr(), first, &mut bad) };
         match answer {
             0 => Ok(()),
             errno => Err((chain.position(bad), errno)),
