@@ -38,8 +38,7 @@
 // adapter                an open device: protection domains, capabilities, memory, blobs
 // ffi                    the C side
 //
-// Each of these folders and files imports only those below it, but `cm` and `transport` import each
-// other.
+// Each of these folders and files imports only those below it.
 
 mod adapter;
 mod bridge;

@@ -7,7 +7,7 @@
 //! their time limits. Otherwise it sleeps.
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 use tracing::{debug, error, warn};
 
-use super::adapter::{Context, event, wake};
+use super::adapter::{Context, event, set_nonblocking, wake};
 use super::cm::{self, CmEvent};
 use super::connection::EventTargets;
 use super::ffi::*;
-use super::transport::set_nonblocking;
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::{Process, lock, log};
 
@@ -63,8 +62,6 @@ pub(super) fn watch(context: &Arc<Context>, watched: &Arc<EventTargets>) -> Resu
         None => None,
         Some(fd) => {
             set_nonblocking(fd)?;
-            // SAFETY: the descriptor is open as long as the context.
-            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             let own = fd.try_clone_to_owned();
             let own = own.map_err(|error| Error::os(None, "dup of async_fd", error))?;
             Some(Arc::new(own))

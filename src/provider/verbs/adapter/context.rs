@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
 use std::ffi::CStr;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -167,12 +167,14 @@ impl Context {
     }
 
     /// Returns the descriptor of the device's events, or `None` if the application reads them.
-    pub(in super::super) fn async_fd(&self) -> Option<RawFd> {
+    pub(in super::super) fn async_fd(&self) -> Option<BorrowedFd<'_>> {
         if self.lent {
             return None;
         }
         // SAFETY: the context is open as long as `self`.
-        Some(unsafe { (*self.raw()).async_fd })
+        let fd = unsafe { (*self.raw()).async_fd };
+        // SAFETY: the descriptor is open as long as the context.
+        Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     pub(in super::super) fn is_dead(&self) -> bool {

@@ -23,4 +23,4 @@ pub(super) use gids::{Gid, Wish};
 pub(super) use memory::{Mr, lkey, remote_flags, rkey};
 pub use memory_address::MemoryAddress;
 pub(super) use traits::{LIST, PROBES, REQUESTS, adapter_and_port, check, check_ptr};
-pub(super) use wake::{event, wake};
+pub(super) use wake::{event, set_nonblocking, wake};

@@ -1,7 +1,10 @@
-//! The event that wakes the thread which watches adapters (`watcher`).
+//! The event that wakes the thread which watches adapters (`watcher`), and the mode of the
+//! descriptors that it reads.
 
+use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{Error, Result};
@@ -25,4 +28,15 @@ pub(in super::super) fn wake() {
         // A full counter wakes as well.
         let _ = event.write(1);
     }
+}
+
+/// Makes a descriptor nonblocking. libibverbs opens its descriptors as blocking ones
+/// (ibv_get_cq_event(3), ibv_get_async_event(3)).
+pub(in super::super) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
+    let set = fcntl(fd, FcntlArg::F_GETFL).and_then(|flags| {
+        let flags = OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK;
+        fcntl(fd, FcntlArg::F_SETFL(flags))
+    });
+    set.map(|_| ())
+        .map_err(|errno| Error::os(None, "fcntl", errno.into()))
 }

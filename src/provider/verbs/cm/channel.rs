@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use super::super::adapter::{Context, check_ptr, wake};
+use super::super::adapter::{Context, check_ptr, set_nonblocking, wake};
 use super::super::ffi::*;
-use super::super::transport::set_nonblocking;
 use super::event::{CmEvent, What};
 use super::id::CmId;
 use crate::error::{Error, ErrorKind, Result};
@@ -130,15 +129,22 @@ impl Cm {
                 "{error}; is the module rdma_ucm loaded (modprobe rdma_ucm)?"
             ))
         })?;
-        // SAFETY: the channel was just made.
-        set_nonblocking(unsafe { (*channel.as_ptr()).fd })?;
-        Ok(Cm {
+        let cm = Cm {
             table,
             channel,
             process: Process::current(),
             handlers: Mutex::default(),
             waiting: Mutex::default(),
-        })
+        };
+        set_nonblocking(cm.fd())?;
+        Ok(cm)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel stays open until the process ends.
+        let fd = unsafe { (*self.channel()).fd };
+        // SAFETY: as above.
+        unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
     pub(super) fn channel(&self) -> *mut rdma_event_channel {
@@ -222,11 +228,7 @@ fn current() -> Option<&'static Cm> {
 /// Returns the descriptor on which the watcher waits, once an endpoint or a listener has used the
 /// connection manager.
 pub(in super::super) fn channel_fd() -> Option<BorrowedFd<'static>> {
-    let channel = current()?.channel();
-    // SAFETY: the channel stays open until the process ends.
-    let fd = unsafe { (*channel).fd };
-    // SAFETY: as above.
-    Some(unsafe { BorrowedFd::borrow_raw(fd) })
+    current().map(Cm::fd)
 }
 
 /// The maximum number of events that are read before other sources have their turn.

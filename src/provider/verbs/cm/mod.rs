@@ -7,8 +7,8 @@
 //! `rdma_destroy_id` waits for that. Calls that may block, above all those that destroy ids, run on
 //! threads of this module ([`step`]), and never on a thread of the application (ADR 0047).
 //!
-//! These files import `ffi`, `adapter` and `transport`. `channel` imports `event`, and `channel`
-//! and `id` import each other.
+//! These files import `ffi` and `adapter`. `channel` imports `event`, and `channel` and `id` import
+//! each other.
 
 mod channel;
 mod event;

@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use super::super::adapter::{Context, check, check_ptr};
+use super::super::adapter::{Context, check, check_ptr, set_nonblocking};
 use super::super::ffi::*;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{lock, log_later};
@@ -190,30 +190,17 @@ impl Cq {
     }
 
     pub(in super::super) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as the channel, which `self` holds.
-        unsafe { BorrowedFd::borrow_raw(self.channel.fd()) }
+        self.channel.fd()
     }
 }
 
 impl CompChannel {
-    fn fd(&self) -> i32 {
+    fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive as long as `self`.
-        unsafe { (*self.raw.as_ptr()).fd }
+        let fd = unsafe { (*self.raw.as_ptr()).fd };
+        // SAFETY: the descriptor is open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw(fd) }
     }
-}
-
-/// Makes a descriptor nonblocking. libibverbs opens its descriptors as blocking ones
-/// (ibv_get_cq_event(3), ibv_get_async_event(3)).
-pub(in super::super) fn set_nonblocking(fd: i32) -> Result<()> {
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    // SAFETY: the descriptor is open, since the caller has it from an object that is alive.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    let set = fcntl(fd, FcntlArg::F_GETFL).and_then(|flags| {
-        let flags = OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK;
-        fcntl(fd, FcntlArg::F_SETFL(flags))
-    });
-    set.map(|_| ())
-        .map_err(|errno| Error::os(None, "fcntl", errno.into()))
 }
 
 impl Drop for Cq {

@@ -22,7 +22,7 @@ pub(super) mod status;
 mod wr;
 
 pub(super) use core::Core;
-pub(super) use cq::{Cq, set_nonblocking};
+pub(super) use cq::Cq;
 pub(super) use qp::{Qp, QpCaps, Retry, Route};
 pub(super) use sends::{PostFailure, Sends, Work};
 pub(super) use srq::{Srq, is_name};
