@@ -358,7 +358,7 @@ impl StreamOptions {
     ///
     /// As [`RdmaConnector::new`].
     pub fn connector(self, device: &Device, workq: &WorkQ) -> Result<RdmaConnector> {
-        let net = Net::new(NEW, self, device, workq)?;
+        let net = Net::new(NEW, self, device, workq, true)?;
         Ok(RdmaConnector(Arc::new(net)))
     }
 }

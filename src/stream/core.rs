@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, ready};
 
-use super::flow::{Flow, HEAD, Kind, RESERVED};
+use super::flow::{Flow, HEAD, Kind, reserved};
 use super::wakers::Wakers;
 use crate::device::RecvOpcode;
 use crate::error::{JobError, Reason};
@@ -34,13 +34,16 @@ pub use view::StreamRdma;
 pub(super) struct Parts<'a> {
     pub(super) receives: &'a BufPool,
     pub(super) sends: &'a BufPool,
-    /// Two small Bufs: one for frames of credits, and one for the frame that ends the stream.
+    /// Two small Bufs: one for frames of credits and the confirmation of the peer's end, and one
+    /// for the frame that ends the stream.
     pub(super) control: [Buf; 2],
     /// The number of frames with data that the peer may send before the application reads them
     /// (`recv_window`), and the number of such frames of this side that may be in flight
     /// (`send_window`).
     pub(super) recv_window: usize,
     pub(super) send_window: usize,
+    /// True if the sides confirm ends, since the transport does not acknowledge messages.
+    pub(super) confirms: bool,
 }
 
 /// A frame with data that the stream has received, without the bytes that the application has read.
@@ -82,7 +85,7 @@ pub(super) struct Core {
     begun: Option<Buf>,
     /// True if data that the stream had accepted was not sent, and never will be.
     lost: bool,
-    /// True if this side must send a frame of credits.
+    /// True if this side must send a frame of credits, or the confirmation of the peer's end.
     owes: bool,
     /// Frames that the stream has received and the reader has not taken.
     inbox: VecDeque<Unread>,
@@ -113,14 +116,16 @@ impl Core {
     /// send at once.
     pub(super) fn new(rdma: Rdma, parts: Parts<'_>, wakers: &Arc<Wakers>) -> Core {
         let [credits, last] = parts.control;
-        let receives = parts.recv_window + RESERVED;
+        let receives = parts.recv_window + reserved(parts.confirms);
+        let frame = parts.sends.element_size();
+        let flow = Flow::new(frame, parts.recv_window, parts.confirms);
         let recv = match rdma.recv_pool() {
             Some(_) => rdma.messages(),
             None => rdma.recv_stream(parts.receives, receives),
         };
         let shared = rdma.recv_pool().map(RecvPool::bufs);
         let mut core = Core {
-            flow: Flow::new(parts.sends.element_size(), parts.recv_window),
+            flow,
             recv,
             sends: Sends::new(&rdma),
             pool: parts.sends.clone(),
@@ -200,11 +205,12 @@ impl Core {
         }
         if kind == Kind::End {
             self.rdma().set_ended();
+            self.owes |= self.flow.due(0).is_some();
         }
-        if kind != Kind::Credits {
+        if matches!(kind, Kind::Data | Kind::End) {
             self.wakers.wake_reader();
         }
-        if !had_credits && self.flow.may_send() {
+        if kind == Kind::Confirmation || (!had_credits && self.flow.may_send()) {
             self.wakers.wake_writer();
         }
         // A frame that was not read keeps its Buf, so the receive for that Buf is not posted.
@@ -269,14 +275,14 @@ impl Core {
     fn grant(&mut self, cx: &mut Context<'_>) {
         // If `owes` is set, the last frame of credits was not sent yet.
         if !self.owes {
-            if !self.flow.shall_grant(self.receives - self.unread()) {
+            if self.flow.due(self.receives - self.unread()).is_none() {
                 return;
             }
             if self.recv_error.is_some() || self.check().is_err() {
                 return;
             }
             let lent = self.lend(cx);
-            self.owes = self.flow.shall_grant(lent);
+            self.owes = self.flow.due(lent).is_some();
         }
         _ = self.poll_owed(cx);
     }
@@ -363,6 +369,11 @@ impl Core {
             self.lends = false;
             self.recv.keep(self.receives);
             if let Poll::Ready(closed) = self.poll_shutdown(cx) {
+                if closed.is_ok() && self.flow.confirms() {
+                    // The peer may be waiting for the confirmation of its own end.
+                    ready!(self.poll_owed(cx))?;
+                    ready!(self.poll_delivered(self.sends.accepted(), cx))?;
+                }
                 return Poll::Ready(closed);
             }
             match self.poll_frame(cx) {

@@ -3,8 +3,11 @@
 //! A frame begins with [`HEAD`] bytes: its kind, an acknowledgement, and credits (docs/wire.md). A
 //! frame of data takes a credit. A frame of credits takes none, but at most [`UNACKNOWLEDGED`] of
 //! them may be unacknowledged by the peer. The single frame that ends the data takes none either.
-//! So a side that posts `n` receives gives `n - RESERVED` credits, and no frame meets an empty
-//! receive queue.
+//! So a side that posts `n` receives gives `n - reserved` credits ([`reserved`]), and no frame
+//! meets an empty receive queue.
+//!
+//! Over a transport that does not acknowledge messages (iWARP), a side confirms the peer's end with
+//! a frame of its own, which takes no credit either.
 //!
 //! A write that cannot be sent at once as a frame of its own begins a frame, and further writes
 //! fill that frame until it is sent (ADR 0046).
@@ -18,9 +21,11 @@ pub(super) const HEAD: usize = 4;
 /// reader that has woken a writer could not give the peer further credits until the writer runs.
 const UNACKNOWLEDGED: u8 = 2;
 
-/// The number of posted receives that are not given as credits: they are for frames of credits, and
-/// for the end.
-pub(super) const RESERVED: usize = UNACKNOWLEDGED as usize + 1;
+/// Returns the number of posted receives that are not given as credits: they are for frames of
+/// credits, for the end, and, if the sides confirm ends, for the confirmation.
+pub(super) const fn reserved(confirms: bool) -> usize {
+    UNACKNOWLEDGED as usize + 1 + confirms as usize
+}
 
 /// The maximum number of credits that a side may have. A peer that gives more breaks the protocol.
 const MOST: u32 = 1 << 16;
@@ -33,6 +38,8 @@ pub(super) enum Kind {
     End,
     /// At least one credit, and no data.
     Credits,
+    /// This side has received the peer's end, and so everything that the peer has sent.
+    Confirmation,
 }
 
 /// The account of one side: which frames it may send, and which its peer may send.
@@ -55,7 +62,14 @@ pub(super) struct Flow {
     unacknowledged: u8,
     /// The number of the peer's frames of credits that this side has not acknowledged.
     owes: u8,
+    /// True if this side has sent its end (`closed`), and if the peer has sent its own (`ended`).
+    closed: bool,
     ended: bool,
+    /// True if the sides confirm ends; if this side has confirmed the peer's end (`answered`); and
+    /// if the peer has confirmed this side's end (`confirmed`).
+    confirms: bool,
+    answered: bool,
+    confirmed: bool,
 }
 
 fn nonsense() -> JobError {
@@ -65,8 +79,8 @@ fn nonsense() -> JobError {
 impl Flow {
     /// Returns an account without credits. `frame` is the length of this side's longest frame, and
     /// `window` the maximum number of frames with data that the peer may send before the
-    /// application reads.
-    pub(super) fn new(frame: usize, window: usize) -> Flow {
+    /// application reads. `confirms` is true if the sides confirm ends.
+    pub(super) fn new(frame: usize, window: usize, confirms: bool) -> Flow {
         Flow {
             payload: frame - HEAD,
             begun: 0,
@@ -76,7 +90,11 @@ impl Flow {
             window,
             unacknowledged: 0,
             owes: 0,
+            closed: false,
             ended: false,
+            confirms,
+            answered: false,
+            confirmed: false,
         }
     }
 
@@ -127,9 +145,19 @@ impl Flow {
     /// Each acknowledgement lets the peer send another frame of credits, which needs a receive in
     /// addition to those for all data that was granted and for the end.
     fn acknowledgeable(&self, lent: usize) -> u8 {
-        let taken_up = self.granted + RESERVED as u64 - u64::from(self.owes);
+        let taken_up = self.granted + reserved(self.confirms) as u64 - u64::from(self.owes);
         let capacity = (self.taken + lent as u64).saturating_sub(taken_up);
         self.owes.min(capacity.try_into().unwrap_or(u8::MAX))
+    }
+
+    /// Returns true if the sides confirm ends.
+    pub(super) fn confirms(&self) -> bool {
+        self.confirms
+    }
+
+    /// Returns true if this side needs no confirmation of its end, or has it.
+    pub(super) fn is_confirmed(&self) -> bool {
+        !self.confirms || self.confirmed
     }
 
     /// Returns true if the peer has ended its direction of the stream.
@@ -164,6 +192,7 @@ impl Flow {
             (1, true) => Kind::End,
             // The first frame of credits over a network is padded to the length of a packet.
             (2, _) if credits > 0 && self.owes < UNACKNOWLEDGED => Kind::Credits,
+            (3, true) if self.confirms && self.closed && !self.confirmed => Kind::Confirmation,
             _ => return Err(nonsense()),
         };
         let left = self.unacknowledged.checked_sub(acknowledges);
@@ -172,6 +201,7 @@ impl Flow {
             Kind::Credits => self.owes += 1,
             Kind::Data if self.taken < self.granted && !self.ended => self.taken += 1,
             Kind::End if !self.ended => self.ended = true,
+            Kind::Confirmation => self.confirmed = true,
             _ => return Err(nonsense()),
         }
         self.add(credits)?;
@@ -186,18 +216,23 @@ impl Flow {
     }
 
     fn grantable(&self, lent: usize) -> u64 {
-        let all = self.taken + lent.saturating_sub(RESERVED) as u64;
+        let all = self.taken + (lent as u64).saturating_sub(reserved(self.confirms) as u64);
         all.saturating_sub(self.granted)
     }
 
-    /// Returns true if a frame of credits is due while `lent` receives are posted: if the peer has
-    /// no credit left, or would get at least half of a window at once.
-    pub(super) fn shall_grant(&self, lent: usize) -> bool {
+    /// Returns the kind of the frame that is due while `lent` receives are posted, and is not
+    /// caused by a write. A frame of credits is due if the peer has no credit left, or would get at
+    /// least half of a window at once.
+    pub(super) fn due(&self, lent: usize) -> Option<Kind> {
+        if self.ended {
+            let due = self.confirms && !self.answered;
+            return due.then_some(Kind::Confirmation);
+        }
         let credits = self.grantable(lent);
-        credits > 0
+        let due = credits > 0
             && self.unacknowledged < UNACKNOWLEDGED
-            && !self.ended
-            && (self.granted == self.taken || 2 * credits >= self.window as u64)
+            && (self.granted == self.taken || 2 * credits >= self.window as u64);
+        due.then_some(Kind::Credits)
     }
 
     /// Returns the header of the next frame, and accounts for that frame. For data the caller has
@@ -211,11 +246,13 @@ impl Flow {
             Kind::Data => 0,
             Kind::End => 1,
             Kind::Credits => 2,
+            Kind::Confirmation => 3,
         };
         match kind {
             Kind::Data => (self.credits, self.begun) = (self.credits - 1, 0),
-            Kind::End => {}
+            Kind::End => self.closed = true,
             Kind::Credits => self.unacknowledged += 1,
+            Kind::Confirmation => self.answered = true,
         }
         [number, acknowledges, high, low]
     }
@@ -297,18 +334,19 @@ mod tests {
         }
 
         fn grant(&mut self, other: &mut Side) {
-            if self.flow.shall_grant(self.capacity - self.unread) {
+            if let Some(kind) = self.flow.due(self.capacity - self.unread) {
                 self.lend();
-                self.send(Kind::Credits, &[], other);
+                self.send(kind, &[], other);
             }
         }
     }
 
-    fn pair(windows: [usize; 2]) -> [Side; 2] {
-        let mut sides = windows.map(|window| Side {
-            flow: Flow::new(FRAME, window),
-            capacity: window + RESERVED,
-            posted: window + RESERVED,
+    fn pair(windows: [usize; 2], confirms: bool) -> [Side; 2] {
+        let receives = windows.map(|window| window + reserved(confirms));
+        let mut sides = [0, 1].map(|side: usize| Side {
+            flow: Flow::new(FRAME, windows[side], confirms),
+            capacity: receives[side],
+            posted: receives[side],
             came: VecDeque::new(),
             unread: 0,
             closed: false,
@@ -316,7 +354,7 @@ mod tests {
             written: 0,
             read: 0,
         });
-        let credits = [0, 1].map(|side: usize| sides[side].flow.grant(windows[side] + RESERVED));
+        let credits = [0, 1].map(|side: usize| sides[side].flow.grant(receives[side]));
         sides[0].flow.add(credits[1]).unwrap();
         sides[1].flow.add(credits[0]).unwrap();
         sides
@@ -327,13 +365,15 @@ mod tests {
 
         /// Whatever both sides do, each frame finds a receive, and bytes arrive in the order in
         /// which they were written. When both sides have read everything, both may send, and the
-        /// frame that was begun has arrived without another write. Some 3,000,000 steps.
+        /// frame that was begun has arrived without another write. If the sides confirm ends, each
+        /// end is confirmed. Some 3,000,000 steps.
         #[test]
-        fn no_frame_meets_an_empty_receive_queue_and_nobody_waits_for_ever(
+        fn no_frame_meets_an_empty_receive_queue_and_no_side_waits_for_ever(
             windows in [1usize..9, 1usize..9],
+            confirms: bool,
             steps in prop::collection::vec((0usize..2, 0u8..60), 0..1_500),
         ) {
-            let mut sides = pair(windows);
+            let mut sides = pair(windows, confirms);
             let act = |side: usize, act: u8, sides: &mut [Side; 2]| {
                 let (left, right) = sides.split_at_mut(1);
                 let (this, other) = match side {
@@ -379,6 +419,10 @@ mod tests {
                 }
             }
             prop_assert!(sides.iter().all(|side| side.flow.may_send() || side.closed));
+            for [side, peer] in [[0, 1], [1, 0]].map(|pair| pair.map(|side: usize| &sides[side])) {
+                prop_assert_eq!(peer.flow.is_ended(), side.closed);
+                prop_assert_eq!(side.flow.confirmed, side.closed && confirms);
+            }
             prop_assert_eq!(sides[0].written, sides[1].read);
             prop_assert_eq!(sides[1].written, sides[0].read);
         }
@@ -388,8 +432,8 @@ mod tests {
         fn garbage_is_refused_or_counted(
             frames in prop::collection::vec(prop::collection::vec(0u8..4, 0..6), 0..40),
         ) {
-            let mut flow = Flow::new(FRAME, 4);
-            flow.grant(4 + RESERVED);
+            let mut flow = Flow::new(FRAME, 4, false);
+            flow.grant(4 + reserved(false));
             for frame in frames {
                 if flow.take(&frame).is_err() {
                     break;
@@ -402,22 +446,35 @@ mod tests {
     #[test]
     fn a_peer_that_sends_more_than_it_may_is_refused() {
         let data = [0, 0, 0, 0, 7];
-        let mut flow = Flow::new(FRAME, 3);
-        assert_eq!(flow.grant(2 + RESERVED), 2);
+        let mut flow = Flow::new(FRAME, 3, false);
+        assert_eq!(flow.grant(2 + reserved(false)), 2);
         assert_eq!(flow.take(&data), Ok(Kind::Data));
         assert_eq!(flow.take(&data), Ok(Kind::Data));
         assert_eq!(flow.take(&data), Err(nonsense()));
         // A third frame of credits while none is acknowledged, and an acknowledgement that is not
         // due.
-        let mut flow = Flow::new(FRAME, 3);
+        let mut flow = Flow::new(FRAME, 3, false);
         assert_eq!(flow.take(&[2, 0, 0, 1]), Ok(Kind::Credits));
         assert_eq!(flow.take(&[2, 0, 0, 1]), Ok(Kind::Credits));
         assert_eq!(flow.take(&[2, 0, 0, 1]), Err(nonsense()));
-        assert_eq!(Flow::new(FRAME, 3).take(&[2, 1, 0, 1]), Err(nonsense()));
+        assert_eq!(
+            Flow::new(FRAME, 3, false).take(&[2, 1, 0, 1]),
+            Err(nonsense())
+        );
         // Data after the end.
-        let mut flow = Flow::new(FRAME, 9);
+        let mut flow = Flow::new(FRAME, 9, false);
         flow.grant(9);
         assert_eq!(flow.take(&[1, 0, 0, 0]), Ok(Kind::End));
         assert_eq!(flow.take(&data), Err(nonsense()));
+        // A confirmation where ends are not confirmed, before the end, and a second one.
+        let confirmation = [3, 0, 0, 0];
+        let mut flow = Flow::new(FRAME, 3, false);
+        flow.head(Kind::End, 0);
+        assert_eq!(flow.take(&confirmation), Err(nonsense()));
+        let mut flow = Flow::new(FRAME, 3, true);
+        assert_eq!(flow.take(&confirmation), Err(nonsense()));
+        flow.head(Kind::End, 0);
+        assert_eq!(flow.take(&confirmation), Ok(Kind::Confirmation));
+        assert_eq!(flow.take(&confirmation), Err(nonsense()));
     }
 }

@@ -1,7 +1,7 @@
 //! What a peer of a stream may send, as a fuzzer generates it. Built with `cfg(fuzzing)` only;
 //! .ci/fuzz runs it.
 
-use super::flow::{Flow, Kind, RESERVED};
+use super::flow::{Flow, Kind, reserved};
 use super::wire::{Message, Offer};
 
 /// The fuzz target for a message of the exchange, or for frames, each after a length of one byte.
@@ -13,10 +13,16 @@ impl Exchange {
         if let Ok(message) = Message::parse(input) {
             assert_eq!(message.bytes(), input);
         }
-        const ROOM: usize = 8 + RESERVED;
-        let (mut flow, mut lent) = (Flow::new(4096, 8), ROOM);
+        for confirms in [false, true] {
+            Exchange::take_frames(input, confirms);
+        }
+    }
+
+    fn take_frames(input: &[u8], confirms: bool) {
+        let all = 8 + reserved(confirms);
+        let (mut flow, mut lent) = (Flow::new(4096, 8, confirms), all);
         flow.grant(lent);
-        let mut rest = input;
+        let (mut rest, mut closed) = (input, false);
         while let Some((&len, tail)) = rest.split_first() {
             let (frame, tail) = tail.split_at(usize::from(len).min(tail.len()));
             rest = tail;
@@ -26,11 +32,14 @@ impl Exchange {
             lent = lent.checked_sub(1).expect("each frame found a receive");
             // Some receives are posted again later.
             if len & 0x40 == 0 {
-                lent = ROOM;
+                lent = all;
             }
-            if flow.shall_grant(lent) {
-                assert!(!flow.is_ended());
-                flow.head(Kind::Credits, lent);
+            if len & 0x20 != 0 && !closed {
+                flow.head(Kind::End, lent);
+                closed = true;
+            }
+            if let Some(kind) = flow.due(lent) {
+                flow.head(kind, lent);
             }
         }
     }

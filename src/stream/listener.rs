@@ -79,7 +79,8 @@ impl RdmaListener {
     ///
     /// - `InvalidValue` for an option that is out of its range.
     /// - `NotSupported` for an option that the device does not have, and for a device that has no
-    ///   RDMA or uses iWARP, unless TCP is allowed ([`StreamOptions::or_tcp`]).
+    ///   RDMA, or that uses iWARP and no [`StreamAddr::Cm`], unless TCP is allowed
+    ///   ([`StreamOptions::or_tcp`]).
     /// - `NotFound` for a host name without an address.
     /// - `AlreadyExist` if the address is in use.
     /// - `NoMemory` if the memory of the first streams cannot be allocated.
@@ -307,7 +308,8 @@ impl StreamOptions {
     ) -> Result<RdmaListener> {
         let addr = addr.into();
         runtime(BIND)?;
-        let net = Net::new(BIND, self, device, workq)?;
+        let by_cm = matches!(addr, StreamAddr::Cm(_));
+        let net = Net::new(BIND, self, device, workq, by_cm)?;
         net.prepare(BIND).await?;
         let listener = match &addr {
             StreamAddr::Tcp(addr) => Listener::tcp(BIND, *addr).await?,
@@ -331,7 +333,7 @@ impl StreamOptions {
         socket: std::net::TcpListener,
     ) -> Result<RdmaListener> {
         runtime(FROM_STD)?;
-        let net = Net::new(FROM_STD, self, device, workq)?;
+        let net = Net::new(FROM_STD, self, device, workq, false)?;
         let os = |error| Error::os(FROM_STD, "the socket", error);
         let addr = socket.local_addr().map_err(os)?;
         let listener = Listener::from_std(socket).map_err(os)?;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::flow::{HEAD, RESERVED};
+use super::flow::{HEAD, reserved};
 use super::wire::FRAME_MIN;
 use crate::device::{Access, Device, Mtu, Transport};
 use crate::error::{Error, ErrorKind, Result};
@@ -50,11 +50,14 @@ pub enum StreamAddr {
     Unix(PathBuf),
     /// An IP address of the listener's adapter, and a port, for rdma_cm. The kernel finds the
     /// adapter, the route and the addresses, and each side learns at once that the other side has
-    /// ended. This needs librdmacm, and adapters that do not use iWARP. A connector's application
-    /// can send at most 24 bytes of data, and a listener's 164. With
-    /// [`or_tcp`](StreamOptions::or_tcp) a listener also listens at the TCP address with the same
-    /// port, and a connector that cannot connect by rdma_cm uses TCP there.
-    /// [`gid_index`](StreamOptions::gid_index) and [`mtu`](StreamOptions::mtu) have no effect.
+    /// ended. This needs librdmacm. A connector's application can send at most 24 bytes of data,
+    /// and a listener's 164. With [`or_tcp`](StreamOptions::or_tcp) a listener also listens at the
+    /// TCP address with the same port, and a connector that cannot connect by rdma_cm uses TCP
+    /// there. [`gid_index`](StreamOptions::gid_index) and [`mtu`](StreamOptions::mtu) have no
+    /// effect.
+    ///
+    /// iWARP uses TCP's port numbers. So over iWARP the port is that of rdma_cm, and with `or_tcp`
+    /// it is TCP's, and rdma_cm has the next one: set `or_tcp` on both sides or on neither.
     Cm(SocketAddr),
     /// A host name or an address, a colon and the port. The addresses of a host name are tried one
     /// after the other, in the order of the system's resolver.
@@ -146,6 +149,9 @@ pub struct StreamOptions {
     pub(super) or_tcp: bool,
     pub(super) timeout: Duration,
     pub(super) linger: Duration,
+    /// True if the device's transport does not acknowledge messages, so that the sides of a stream
+    /// confirm ends. The device decides this, and not the application.
+    pub(super) confirms: bool,
 }
 
 impl Default for StreamOptions {
@@ -165,6 +171,7 @@ impl Default for StreamOptions {
             or_tcp: false,
             timeout: Duration::from_secs(5),
             linger: Duration::from_secs(1),
+            confirms: false,
         }
     }
 }
@@ -343,7 +350,7 @@ impl StreamOptions {
             transport.source = transport.source.or(local);
         }
         let rdma = Rdma::builder(device)
-            .recv_queue_size((self.window() + RESERVED) as u32)
+            .recv_queue_size(self.receives() as u32)
             .send_queue_size(self.send_window as u32 + 2)
             .permissions(self.permissions)
             .transport(transport)
@@ -370,6 +377,11 @@ impl StreamOptions {
     pub(super) fn window(&self) -> usize {
         self.recv_window
             .unwrap_or(12.min(IN_FLIGHT / self.frame_size))
+    }
+
+    /// Returns how many receives a stream has.
+    pub(super) fn receives(&self) -> usize {
+        self.window() + reserved(self.confirms)
     }
 
     /// Refuses a number that is out of its range.

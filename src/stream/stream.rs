@@ -47,9 +47,11 @@ pub use link::StreamTransport;
 /// message waits in any case. If the peer allows one-sided operations, writes share no messages,
 /// which keeps the order that [`StreamRdma`] documents. A write also waits while all memory for
 /// sends or all slots of the WorkQ are in use. `flush` waits until the device has everything that
-/// was written; `shutdown` waits until everything is in the peer's memory. As an `AsyncBufRead`, a
-/// stream lends received data without a copy. Without RDMA, a socket is used instead of the device
-/// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp) lists the differences).
+/// was written; `shutdown` waits until everything is in the peer's memory (over iWARP: until the
+/// peer's stream has received the end, for which the peer must read, write or close it). As an
+/// `AsyncBufRead`, a stream lends received data without a copy. Without RDMA, a socket is used
+/// instead of the device ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp) lists the
+/// differences).
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -91,7 +93,8 @@ pub use link::StreamTransport;
 /// After `shutdown` the peer reads to the end of the data; it may still write. If the peer has
 /// gone, after a `shutdown` or without one, `shutdown` and `flush` succeed if all written bytes
 /// have arrived in the peer's memory, and fail otherwise. They do not repeat the error of a write.
-/// Frames that have arrived can still be read.
+/// Over iWARP only a peer that has received the end proves that; without it they fail if anything
+/// was written. Frames that have arrived can still be read.
 ///
 /// Dropping a stream without `shutdown` sends what was written, and the end, in the background, for
 /// at most [`linger`](super::StreamOptions::linger). This needs the runtime on which the stream was

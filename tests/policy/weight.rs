@@ -69,8 +69,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "stream",
-        4599,
-        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found; 46: streams over TCP where there is no RDMA; 46: errors in the words of a stream; 46: what a reader of or_tcp found; 47: writes share a frame, which a task of the stream sends; 48: listeners and connectors by rdma_cm; 43: who adds memory stands in a line that passes who is not polled",
+        4683,
+        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found; 46: streams over TCP where there is no RDMA; 46: errors in the words of a stream; 46: what a reader of or_tcp found; 47: writes share a frame, which a task of the stream sends; 48: listeners and connectors by rdma_cm; 43: who adds memory stands in a line that passes who is not polled; 48: streams over iWARP, whose ends the sides confirm",
     ),
     (
         "sync",

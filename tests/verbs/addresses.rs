@@ -154,17 +154,24 @@ fn an_address_that_leads_nowhere_is_named() {
     });
 }
 
+/// An iWARP adapter connects by rdma_cm alone.
 #[test]
-fn streams_on_iwarp_are_refused_at_once() {
+fn streams_that_meet_at_a_socket_are_refused_on_iwarp() {
     let world = World::new([Description::iwarp("fake0")]);
     let device = open(&provider(&world), "fake0");
     let workq = WorkQ::builder().build().unwrap();
     let kind = ErrorKind::NotSupported;
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dial = async || {
+        let connector = small().connector(&device, &workq).unwrap();
+        connector.connect(socket.local_addr().unwrap()).await
+    };
     for text in [
         rejected(run(small().bind(&device, &workq, loopback())), kind),
-        rejected(small().connector(&device, &workq), kind),
+        rejected(run(dial()), kind),
     ] {
         assert!(text.contains("fake0 is an iWARP adapter"), "{text}");
+        assert!(text.contains("StreamAddr::Cm"), "{text}");
     }
 }
 

@@ -1,14 +1,17 @@
 //! Connections by rdma_cm over the fake adapters and a fake librdmacm: the tests of `support::cm`,
 //! and a failure of each step.
 
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
 use futures::future::{FutureExt, join};
 use support::both_sides::Side;
-use support::cm::{self, Place, failed, meet};
+use support::cm::{self, Place, failed, is_iwarp, meet};
 use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 use tokio_doca::error::Reason;
 use tokio_doca::rdma::{CmListener, RdmaState, Transport};
 use tokio_doca::verbs::ffi::IBV_QPS_RTS;
@@ -45,7 +48,7 @@ macro_rules! stories {
 stories! {
     two_sides_meet an_idle_connection_stays an_end_is_heard a_refusal_says_why private_data_have_limits
     a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up a_pool_receives_in_both_roles
-    streams_meet streams_are_refused
+    streams_meet streams_end streams_are_refused
 }
 
 /// Tests over iWARP, where the kernel connects the queue pairs.
@@ -65,6 +68,42 @@ mod over_iwarp {
     stories! {
         two_sides_meet an_idle_connection_stays an_end_is_heard a_refusal_says_why private_data_have_limits
         a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up a_pool_receives_in_both_roles
+        streams_meet streams_end streams_are_refused
+    }
+
+    /// Over iWARP a completed send may not have arrived, so a shutdown waits for the peer's
+    /// confirmation.
+    #[test]
+    fn a_shutdown_waits_until_the_peer_has_taken_the_end() {
+        for description in [Description::roce("fake0"), Description::iwarp("fake0")] {
+            on(description, async |_, place| {
+                let (_listener, [mut a, mut b]) = cm::stream(&place, Place::options()).await;
+                a.write_all(b"hello").await.unwrap();
+                let mut shutdown = pin!(a.shutdown());
+                if is_iwarp(&place.device) {
+                    let waits = timeout(Duration::from_millis(50), shutdown.as_mut()).await;
+                    waits.unwrap_err();
+                    let mut read = Vec::new();
+                    in_time("the end", b.read_to_end(&mut read)).await.unwrap();
+                    assert_eq!(read, b"hello");
+                }
+                in_time("the shutdown", shutdown).await.unwrap();
+            });
+        }
+    }
+
+    /// The peer is reset before it has read: a shutdown must not say that the bytes have arrived.
+    #[test]
+    fn a_shutdown_fails_if_the_peer_goes_without_taking_the_end() {
+        on(Description::iwarp("fake0"), async |_, place| {
+            let options = Place::options().linger(Duration::ZERO);
+            let (_listener, [mut a, b]) = cm::stream(&place, options).await;
+            a.write_all(b"hello").await.unwrap();
+            a.flush().await.unwrap();
+            drop(b);
+            let error = in_time("the shutdown", a.shutdown()).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+        });
     }
 
     /// Over iWARP the side that connects sends first (RFC 5044, 7.1): the listener's own messages
@@ -90,6 +129,30 @@ mod over_iwarp {
             assert_eq!(in_time("the answer", welcome).await, Ok(7));
             assert_eq!(in_time("the write", write).await, Ok(0));
             assert_eq!(answer.await.unwrap().len, 7);
+        });
+    }
+
+    /// The kernel flushes the queue pair of an attempt that was rejected. If the flush is seen
+    /// first, the attempt still ends with the reason of the rejection.
+    #[test]
+    fn a_refusal_says_why_after_its_flush() {
+        on(Description::iwarp("fake0"), async |world, place| {
+            let a = place.side();
+            let dst = a.empty();
+            let receive = a.rdma.recv(&dst).start().unwrap();
+            let listener = place.listen();
+            let dial = a.rdma.connect_to(listener.local_addr()).timeout(LIMIT);
+            let refuse = async {
+                let request = listener.accept().await.unwrap();
+                let held = world.faults().hold_calls("rdma_get_cm_event");
+                request.reject(b"no such volume").unwrap();
+                receive.await.unwrap_err();
+                drop(held);
+            };
+            let (dialled, ()) = in_time("both", join(dial, refuse)).await;
+            let error = dialled.unwrap_err();
+            assert!(error.to_string().contains("no such volume"), "{error}");
+            assert!(matches!(a.rdma.state(), RdmaState::Error(_)));
         });
     }
 

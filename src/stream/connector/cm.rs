@@ -50,8 +50,9 @@ async fn dial(
     let begun = Instant::now();
     // This ends before `in_time` does, so that the error gives the reason.
     let left = || (limit * 15 / 16).saturating_sub(begun.elapsed());
+    let at = net.cm_addr(CONNECT, addr)?;
     let mut side = net.side(CONNECT, None).await?;
-    let dial = side.core.rdma().connect_to(addr);
+    let dial = side.core.rdma().connect_to(at);
     let answer = dial
         .private_data(&net.cm_offer(data))
         .timeout(left())
@@ -61,14 +62,14 @@ async fn dial(
             Wrong::Version(_) => ErrorKind::UnsupportedVersion,
             Wrong::Nonsense => ErrorKind::ConnectionAborted,
         };
-        Error::new(kind, CONNECT, format!("{addr}: {wrong}"))
+        Error::new(kind, CONNECT, format!("{at}: {wrong}"))
     })?;
     side.begin(CONNECT, frame, 0)?;
     match side.path() {
         Some(path) => pass_within(&mut side, path, left()).await?,
         None => side.pass(CONNECT).await?,
     }
-    let stream = RdmaStream::by_cm(side, addr, runtime, net.options.linger, None);
+    let stream = RdmaStream::by_cm(side, at, runtime, net.options.linger, None);
     Ok((stream, said.to_vec()))
 }
 

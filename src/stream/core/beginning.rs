@@ -12,7 +12,7 @@ use crate::stream::flow::{HEAD, Kind};
 impl Core {
     /// Returns true if enough receives are posted to give the peer credits.
     pub(in crate::stream) fn has_receives(&self) -> bool {
-        self.flow.shall_grant(self.recv.lent())
+        self.flow.due(self.recv.lent()).is_some()
     }
 
     /// Sends this side's first frame, which gives the peer its first credits, and waits until the

@@ -1,5 +1,5 @@
 //! The frames that a stream could not send at once: the frame that writes are filling, and the
-//! frame of credits that the stream owes the peer.
+//! frame of credits, or the confirmation of the peer's end, that the stream owes the peer.
 //!
 //! Neither frame waits for another call of the application, which may not come for long: the
 //! stream's own tasks send them (`stream/rest.rs`).
@@ -12,7 +12,7 @@ use crate::error::JobError;
 use crate::stream::flow::{HEAD, Kind};
 
 impl Core {
-    /// Returns true if a frame of credits or the frame that was begun is to be sent.
+    /// Returns true if the frame that the stream owes, or the frame that was begun, is to be sent.
     pub(in crate::stream) fn has_rest(&self) -> bool {
         self.owes || self.begun.is_some()
     }
@@ -45,7 +45,7 @@ impl Core {
         self.sends.is_notified_here()
     }
 
-    /// Sends the frame of credits, if the stream owes one.
+    /// Sends the frame that the stream owes, if it owes one.
     ///
     /// # Errors
     ///
@@ -56,8 +56,8 @@ impl Core {
                 self.fail(error);
                 break;
             }
-            // The peer may have received the last frame of credits before this side knows that its
-            // send has completed.
+            // The peer may have received the last such frame before this side knows that its send
+            // has completed.
             if self.credits.reset_data_len().is_err() {
                 if self.sends.in_flight() == 0 {
                     cx.waker().wake_by_ref();
@@ -74,12 +74,12 @@ impl Core {
             let lent = self.lend(cx);
             let mut flow = self.flow;
             // Another frame may have carried the credits meanwhile.
-            if !flow.shall_grant(lent) {
+            let Some(kind) = flow.due(lent) else {
                 self.owes = false;
                 self.leave_line();
                 break;
-            }
-            let head = flow.head(Kind::Credits, lent);
+            };
+            let head = flow.head(kind, lent);
             let credits = &self.credits;
             let frame = || {
                 credits.reset_data_len()?;

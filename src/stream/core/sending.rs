@@ -247,11 +247,17 @@ impl Core {
     fn after(&self, error: JobError) -> Result<(), JobError> {
         let is_over = error.is_disconnect() || self.rdma.state() != RdmaState::Connected;
         let is_lost = self.lost || self.begun.is_some();
-        let has_all = !is_lost && self.sends.has_delivered(self.data_end);
-        match is_over && has_all {
+        let has_all = self.counted.bytes_sent == 0 || self.has_arrived(self.data_end);
+        match is_over && has_all && !is_lost {
             true => Ok(()),
             false => Err(error),
         }
+    }
+
+    /// Returns true if the peer is known to have the first `first` frames. Where the sides confirm
+    /// ends, only the peer's confirmation says so, of all frames.
+    fn has_arrived(&self, first: u32) -> bool {
+        self.sends.has_delivered(first) && self.flow.is_confirmed()
     }
 
     /// Sends the end of the stream, and waits until the peer has received the whole stream. If the
@@ -260,7 +266,7 @@ impl Core {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), JobError>> {
-        if self.closed && self.sends.has_delivered(self.end) {
+        if self.closed && self.has_arrived(self.end) {
             return Poll::Ready(Ok(()));
         }
         let Err(error) = ready!(self.poll_end(cx)) else {
@@ -269,6 +275,8 @@ impl Core {
         while !self.sends.has_delivered(self.data_end) && self.sends.in_flight() > 0 {
             ready!(self.sends.poll_end(cx))?;
         }
+        // The confirmation may have arrived before the connection ended.
+        while !self.flow.is_confirmed() && matches!(self.poll_frame(cx), Poll::Ready(Ok(()))) {}
         let ended = self.after(error);
         self.closed |= ended.is_ok();
         Poll::Ready(ended)
@@ -293,7 +301,11 @@ impl Core {
             (self.flow, self.closed, self.end) = (flow, true, self.sends.accepted());
         }
         // Frames of credits may be in flight behind the end.
-        self.poll_delivered(self.end, cx)
+        ready!(self.poll_delivered(self.end, cx))?;
+        while !self.flow.is_confirmed() {
+            ready!(self.poll_next_frame(cx))?;
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Waits until the peer has received the first `first` frames.

@@ -12,42 +12,40 @@ use crate::stream::incoming::{Incoming, asked};
 use crate::stream::options::StreamAddr;
 use crate::stream::side::{Net, no_rdma};
 
-/// How often another port is tried if the port that rdma_cm has chosen is in use by TCP.
+/// How often another port is tried if rdma_cm cannot have the one that goes with TCP's.
 const TRIES: usize = 16;
 
 impl RdmaListener {
-    /// Listens by rdma_cm, and by TCP at the same port if `or_tcp` is set.
+    /// Listens by rdma_cm, and also by TCP if `or_tcp` is set.
     pub(super) async fn by_cm(net: Net, addr: SocketAddr) -> Result<RdmaListener> {
         let mut tries = 0;
         loop {
-            let cm = match CmListener::bind(&net.device, addr) {
+            let tcp = match net.options.or_tcp {
+                true => Some(Listener::tcp(BIND, addr).await?),
+                false => None,
+            };
+            let met = tcp.as_ref().and_then(Listener::local_addr);
+            let cm = net.cm_addr(BIND, met.unwrap_or(addr))?;
+            let cm = match CmListener::bind(&net.device, cm) {
                 Ok(cm) => Some(cm),
-                Err(error) if net.options.or_tcp && error.kind() == ErrorKind::NotSupported => {
+                Err(error) if tcp.is_some() && error.kind() == ErrorKind::NotSupported => {
                     no_rdma(&error);
                     None
                 }
-                Err(error) => return Err(error.with_call(BIND)),
-            };
-            let at = cm.as_ref().map_or(addr, CmListener::local_addr);
-            if !net.options.or_tcp {
-                return Ok(RdmaListener::new(net, None, cm, StreamAddr::Cm(at)));
-            }
-            match Listener::tcp(BIND, at).await {
-                Ok(listener) => {
-                    let at = listener.local_addr().unwrap_or(at);
-                    let listener = Some(listener);
-                    return Ok(RdmaListener::new(net, listener, cm, StreamAddr::Cm(at)));
-                }
-                // TCP may use the port that rdma_cm has chosen: try another one.
                 Err(error)
-                    if error.kind() == ErrorKind::AlreadyExist
+                    if tcp.is_some()
+                        && error.kind() == ErrorKind::AlreadyExist
                         && addr.port() == 0
                         && tries < TRIES =>
                 {
                     tries += 1;
+                    continue;
                 }
-                Err(error) => return Err(error),
-            }
+                Err(error) => return Err(error.with_call(BIND)),
+            };
+            let met = met.or(cm.as_ref().map(CmListener::local_addr));
+            let at = StreamAddr::Cm(met.unwrap_or(addr));
+            return Ok(RdmaListener::new(net, tcp, cm, at));
         }
     }
 

@@ -11,7 +11,6 @@ use super::is_of_rdma;
 use crate::device::{Device, RegistrationUse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::{Buf, BufPool, Mmap};
-use crate::stream::flow::RESERVED;
 use crate::stream::options::StreamOptions;
 use crate::sync::{Blocking, Mutex, Polled, for_peers, lock};
 
@@ -70,7 +69,7 @@ struct Part {
 pub(in crate::stream) struct Pools {
     pub(in crate::stream) receives: BufPool,
     pub(super) sends: BufPool,
-    /// Two small Bufs: one for frames of credits, and one for the frame that ends the stream.
+    /// Two small Bufs for control frames (`core::Parts::control`).
     pub(super) control: [Buf; 2],
 }
 
@@ -165,7 +164,7 @@ impl StreamOptions {
     fn bufs_of_a_stream(&self) -> (usize, usize, usize) {
         let receives = match self.recv_bufs {
             Some(_) => 0,
-            None => self.window() + RESERVED,
+            None => self.receives(),
         };
         let element = self.frame_size.next_multiple_of(ALIGN);
         (element, receives, self.send_window.div_ceil(2))

@@ -2,7 +2,7 @@
 //! that they send.
 
 use std::future::poll_fn;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,7 +17,6 @@ use crate::ops::RecvPool;
 use crate::reactor::{WorkQ, polls_here};
 use crate::stream::core::{Core, Parts};
 use crate::stream::drain::Guests;
-use crate::stream::flow::RESERVED;
 use crate::stream::options::{LARGEST, SURE, StreamOptions, has_network};
 use crate::stream::wire::{MAY_TCP, Message, Offer, cm_offer};
 use crate::sync::log;
@@ -35,15 +34,18 @@ pub(in crate::stream) struct Net {
 }
 
 impl Net {
-    /// Checks everything that can be checked before a peer comes. Allocates nothing.
+    /// Checks everything that can be checked before a peer comes. Allocates nothing. `by_cm` is
+    /// true if the sides may meet by rdma_cm.
     pub(in crate::stream) fn new(
         op: &'static str,
-        options: StreamOptions,
+        mut options: StreamOptions,
         device: &Device,
         workq: &WorkQ,
+        by_cm: bool,
     ) -> Result<Net> {
         options.check(op)?;
-        let connects = check_connects(op, device);
+        options.confirms = is_iwarp(device);
+        let connects = check_connects(op, device, by_cm);
         let has_rdma = connects.is_ok();
         match connects {
             Err(error) if !options.or_tcp => return Err(error),
@@ -120,6 +122,30 @@ impl Net {
         cm_offer(self.options.frame_size, data)
     }
 
+    /// Returns true if rdma_cm and TCP are both used and cannot share a port: iWARP has TCP's
+    /// ports.
+    pub(in crate::stream) fn is_cm_apart(&self) -> bool {
+        self.options.or_tcp && is_iwarp(&self.device)
+    }
+
+    /// Returns the address of rdma_cm at a [`StreamAddr::Cm`](crate::stream::StreamAddr::Cm): this
+    /// address, or if TCP has it, the next port.
+    pub(in crate::stream) fn cm_addr(
+        &self,
+        op: &'static str,
+        addr: SocketAddr,
+    ) -> Result<SocketAddr> {
+        if !self.is_cm_apart() {
+            return Ok(addr);
+        }
+        let Some(next) = addr.port().checked_add(1) else {
+            let text =
+                "with or_tcp, iWARP takes the port after TCP's, and there is none after 65535";
+            return Err(Error::new(ErrorKind::InvalidValue, op, text));
+        };
+        Ok(SocketAddr::new(addr.ip(), next))
+    }
+
     /// Sends a hello, and reads the answer. The hello has no credits: a connector with RDMA gives
     /// them in its first frame, and one without RDMA gives none.
     pub(in crate::stream) async fn ask(
@@ -135,7 +161,7 @@ impl Net {
 
     /// Returns an error if this device cannot connect to a peer with this blob.
     pub(in crate::stream) fn check_peer(&self, op: &'static str, blob: &[u8]) -> Result<()> {
-        check_connects(op, &self.device)?;
+        check_connects(op, &self.device, false)?;
         let checked = self.device.adapter().check_peer(blob);
         checked.map_err(|error| not_met(op, error))
     }
@@ -152,7 +178,7 @@ impl Net {
         op: &'static str,
         exchange: Option<&Exchange>,
     ) -> Result<Side> {
-        check_connects(op, &self.device)?;
+        check_connects(op, &self.device, exchange.is_none())?;
         let pools = self.memory.take(op, true).await?;
         let local = exchange.and_then(Exchange::local_ip);
         let side = self.side_of(op, local, pools, LARGEST)?;
@@ -188,7 +214,7 @@ impl Net {
         }
         let mut rdma = self.options.rdma(&self.device, local, mtu);
         if self.options.recv_bufs.is_some() {
-            let credits = (self.options.window() + RESERVED) as u32;
+            let credits = self.options.receives() as u32;
             rdma = rdma.recv_pool(&RecvPool::new(&pools.receives).credits(credits));
         }
         let rdma = rdma
@@ -201,6 +227,7 @@ impl Net {
             control: pools.control,
             recv_window: self.options.window(),
             send_window,
+            confirms: self.options.confirms,
         };
         Ok(Side {
             core: Box::new(Core::new(rdma, parts, &wakers)),
@@ -211,19 +238,22 @@ impl Net {
 }
 
 /// Refuses a device without RDMA, and an iWARP adapter, which connects by rdma_cm alone.
-fn check_connects(op: &'static str, device: &Device) -> Result<()> {
-    let why = match device.info().caps().rdma.as_ref() {
-        Some(caps) if caps.acknowledged => return Ok(()),
+fn check_connects(op: &'static str, device: &Device, by_cm: bool) -> Result<()> {
+    let why = match device.info().caps().rdma {
+        Some(_) if by_cm || !is_iwarp(device) => return Ok(()),
         Some(_) => {
-            "is an iWARP adapter, over which streams do not connect yet (Rdma::connect_to does)"
+            "is an iWARP adapter, which connects by rdma_cm alone: use a StreamAddr::Cm, or TCP"
         }
-        None => "has no RDMA",
+        None => "has no RDMA: use another device, or TCP",
     };
-    let text = format!(
-        "{} {why}: use another device, or TCP (StreamOptions::or_tcp)",
-        device.info().name()
-    );
+    let text = format!("{} {why} (StreamOptions::or_tcp)", device.info().name());
     Err(Error::new(ErrorKind::NotSupported, op, text))
+}
+
+/// Returns true for an iWARP adapter: no other device leaves messages unacknowledged.
+fn is_iwarp(device: &Device) -> bool {
+    let caps = device.info().caps().rdma.as_ref();
+    caps.is_some_and(|caps| !caps.acknowledged)
 }
 
 /// Returns true if a stream may continue over TCP after this error of RDMA. It may not after the

@@ -22,7 +22,7 @@ macro_rules! stories {
 stories! {
     two_sides_meet an_idle_connection_stays an_end_is_heard a_refusal_says_why private_data_have_limits
     a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up a_pool_receives_in_both_roles
-    streams_meet streams_are_refused streams_go_on_by_tcp
+    streams_meet streams_end streams_are_refused streams_go_on_by_tcp
 }
 
 #[test]

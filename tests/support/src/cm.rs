@@ -5,10 +5,12 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::future::join;
+use futures::future::{join, try_join};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::rdma::{CmListener, CmRequest, Mtu, RdmaState, RecvPool, Transport};
-use tokio_doca::stream::{RdmaConnector, RdmaListener, StreamAddr, StreamOptions, StreamTransport};
+use tokio_doca::stream::{
+    RdmaConnector, RdmaListener, RdmaStream, StreamAddr, StreamOptions, StreamTransport,
+};
 use tokio_doca::{BufPool, Device, ErrorKind, Mmap, Mode, Rdma, Result, WorkQ, error::Reason};
 
 use crate::both_sides::{self, Side, all_access};
@@ -455,7 +457,7 @@ async fn accepted_in_vain(place: &Place, accepted: Result<()>, by: &Side) {
 }
 
 impl Place {
-    fn options() -> StreamOptions {
+    pub fn options() -> StreamOptions {
         StreamOptions::new()
             .connections(2)
             .frame_size(8 << 10)
@@ -507,14 +509,66 @@ pub async fn streams_meet(place: &Place) {
         in_time("bytes", crosses(&mut b, &mut a)).await;
     }
     assert_eq!((listener.stats().accepted, listener.stats().open), (1, 1));
-    a.shutdown().await.unwrap();
     let mut rest = Vec::new();
-    in_time("the end", b.read_to_end(&mut rest)).await.unwrap();
-    assert!(rest.is_empty());
+    // Over iWARP a shutdown waits until the peer has taken the end.
+    let ends = join(a.shutdown(), b.read_to_end(&mut rest));
+    let (ended, read) = in_time("the end", ends).await;
+    ended.unwrap();
+    assert_eq!(read.unwrap(), 0);
     // The drop ends the stream for the other side.
     drop(b);
     in_time("the end", a.read_to_end(&mut rest)).await.unwrap();
     assert!(rest.is_empty());
+}
+
+/// Connects a stream by rdma_cm.
+pub async fn stream(place: &Place, options: StreamOptions) -> (RdmaListener, [RdmaStream; 2]) {
+    let (listener, connector) = place.streams(options).await;
+    let connect = connector.connect(listener.local_addr().clone());
+    let accept = async { listener.accept().await?.accept(b"").await };
+    let (a, b) = in_time("a stream", try_join(connect, accept))
+        .await
+        .unwrap();
+    (listener, [a, b])
+}
+
+/// Tests that a dropped stream sends what was written, that both sides can end at once, and that
+/// a stream's end keeps nothing.
+pub async fn streams_end(place: &Place) {
+    let (listener, [mut a, mut b]) = stream(place, Place::options()).await;
+    let sent: Vec<u8> = (0..100_000).map(|at: u32| at as u8).collect();
+    let mut read = Vec::new();
+    let write = async {
+        a.write_all(&sent).await.unwrap();
+        drop(a);
+    };
+    in_time("all bytes", join(write, b.read_to_end(&mut read)))
+        .await
+        .1
+        .unwrap();
+    assert!(read == sent);
+    drop(b);
+    assert_eq!(in_time("the end", listener.drain(LIMIT)).await, 0);
+
+    let (listener, [mut a, mut b]) = stream(place, Place::options()).await;
+    a.write_all(b"ping").await.unwrap();
+    b.write_all(b"pong").await.unwrap();
+    let (a_ended, b_ended) = in_time("both end", join(a.shutdown(), b.shutdown())).await;
+    a_ended.unwrap();
+    b_ended.unwrap();
+    for (stream, text) in [(&mut a, "pong"), (&mut b, "ping")] {
+        let mut read = String::new();
+        in_time("what came", stream.read_to_string(&mut read))
+            .await
+            .unwrap();
+        assert_eq!(read, text);
+    }
+    drop((a, b));
+    assert_eq!(in_time("the end", listener.drain(LIMIT)).await, 0);
+
+    let (listener, both) = stream(place, Place::options()).await;
+    drop(both);
+    assert_eq!(in_time("the end", listener.drain(LIMIT)).await, 0);
 }
 
 /// Tests which connections a listener of streams refuses, and the reasons that it gives.

@@ -206,6 +206,13 @@ impl Fabric {
         if matches!(theirs, Some(State::Gone)) {
             return;
         }
+        if kind == RDMA_CM_EVENT_REJECTED && iwarp {
+            // The kernel flushes the queue pair of an attempt over siw that was rejected.
+            let number = self.cm.ids[&peer].qp_num;
+            if let Some(&qp) = self.by_number.get(&number) {
+                self.fail_qp(qp);
+            }
+        }
         self.cm.set(peer, State::Gone);
         self.cm.set(id, State::Gone);
         let said = match kind {
@@ -652,7 +659,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
             return Ok(());
         };
         let asked = fabric.make(rdma_cm_id {
-            // The context of the listener, until the caller sets its own.
+            // No context, until the caller sets one.
             context: ptr::null_mut(),
             ..rdma_cm_id::default()
         }) as usize;
@@ -821,6 +828,7 @@ unsafe extern "C" fn get_cm_event(
     _channel: *mut rdma_event_channel,
     to: *mut *mut rdma_cm_event,
 ) -> c_int {
+    wait_while_held(lock(), "rdma_get_cm_event");
     let got = call("rdma_get_cm_event").and_then(|mut fabric| {
         let event = fabric.cm.events.pop_front().ok_or(libc::EAGAIN)?;
         CHANNEL.1.unring();

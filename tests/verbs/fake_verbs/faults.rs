@@ -188,8 +188,8 @@ impl Faults {
     }
 
     /// Blocks calls of this name until the guard is dropped. `ibv_create_qp`, `ibv_destroy_qp` and
-    /// `ibv_reg_mr` block at their end; `ibv_destroy_qp(first)`, `ibv_modify_qp(RTR)` and
-    /// `rdma_connect` block before they do anything.
+    /// `ibv_reg_mr` block at their end; `ibv_destroy_qp(first)`, `ibv_modify_qp(RTR)`,
+    /// `rdma_connect` and `rdma_get_cm_event` block before they do anything.
     pub fn hold_calls(self, call: &'static str) -> HeldCalls {
         lock().plan.held.push(call);
         HeldCalls(call)

@@ -115,7 +115,10 @@ impl RcConnection {
             }
             _ => true,
         };
-        let news = self.fail(inner, cause.unwrap_or(self.patience.flushed()));
+        // The kernel flushes the queue pair of an attempt over iWARP that has failed. The event of
+        // rdma_cm ends the attempt, and gives the reason.
+        let waits = self.patience.iwarp && inner.connecting && cause.is_none();
+        let news = !waits && self.fail(inner, cause.unwrap_or(self.patience.flushed()));
         let is_first = inner.first_failed == Some(token);
         let result = match (inner.state, cause) {
             (EndpointState::Error(first), _) if is_first => first,
