@@ -157,7 +157,7 @@ pub(crate) fn dropped(jobs: u64) {
                 tokio::task::yield_now().await;
             }
             if dst.tailroom() < 64 {
-                dst.reset_data_len().expect("nobody has it");
+                dst.reset_data_len().expect("no job has it");
             }
         }
     });
@@ -222,7 +222,7 @@ async fn timeout_ops(dma: &Dma, src: &Buf, dst: &Buf, allocated: &mut u64) -> f6
             let copied = timeout(LIMIT, dma.copy(src, dst)).await;
             copied.expect("in time").expect("a copy");
         }
-        dst.reset_data_len().expect("nobody has it");
+        dst.reset_data_len().expect("no job has it");
     }
     *allocated += counting::here() - before;
     per_op(start, FILLINGS * 64)

@@ -75,7 +75,7 @@ fn buf_allocations() -> f64 {
         gather.push(&other).expect("room");
         let copied = rig.workq.block_on(rig.dma.copy(&gather, &scatter));
         assert_eq!(copied, Ok(2 * LEN + 16));
-        drop(clone.data().expect("nobody writes it"));
+        drop(clone.data().expect("no job writes it"));
         while gather.pop().expect("no job has it").is_some() {}
         while scatter.pop().expect("no job has it").is_some() {}
     };
@@ -165,7 +165,7 @@ async fn unwaited(rig: &Rig, jobs: u64) {
         while Instant::now() < end {}
         op.await.expect("a copy");
         if dst.tailroom() < LEN {
-            dst.reset_data_len().expect("nobody has it");
+            dst.reset_data_len().expect("no job has it");
         }
     }
 }

@@ -24,7 +24,7 @@ fn ours(crc: &Crc, src: &Buf, dst: &Buf, copies: bool) -> f64 {
         for _ in 0..EACH {
             if copies {
                 crc.copy_crc(&src, &dst).await.expect("a copy");
-                dst.reset_data_len().expect("nobody has it");
+                dst.reset_data_len().expect("no job has it");
             } else {
                 black_box(crc.crc32c(&src).await.expect("a CRC"));
             }
@@ -35,7 +35,7 @@ fn ours(crc: &Crc, src: &Buf, dst: &Buf, copies: bool) -> f64 {
 
 fn crate_alone(src: &Buf, dst: Option<&Buf>) -> f64 {
     let copy = dst.map(|dst| bare(src, dst));
-    let src = src.data().expect("nobody writes it");
+    let src = src.data().expect("no job writes it");
     let start = Instant::now();
     for _ in 0..EACH {
         black_box(crc32c::crc32c(black_box(&src[..])));

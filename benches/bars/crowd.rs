@@ -55,7 +55,7 @@ async fn copies(dma: &Dma, src: &Buf, dst: &Buf, jobs: u64) {
     for at in 1..=jobs {
         dma.copy(src, dst).await.expect("a copy");
         if at % u64::from(FEW) == 0 {
-            dst.reset_data_len().expect("nobody has it");
+            dst.reset_data_len().expect("no job has it");
         }
     }
 }
@@ -138,7 +138,7 @@ fn in_flight(device: &Device, jobs: u32) -> f64 {
                 copy.await.expect("a copy");
             }
             for dst in &dsts {
-                dst.reset_data_len().expect("nobody has it");
+                dst.reset_data_len().expect("no job has it");
             }
         }
         per_op(start, MANY.into())

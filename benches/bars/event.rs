@@ -71,7 +71,7 @@ pub(crate) fn crate_event(jobs: u64, len: usize) -> f64 {
                 };
                 due.await.expect("a copy");
             }
-            dst.reset_data_len().expect("nobody has it");
+            dst.reset_data_len().expect("no job has it");
         }
         per_op(start, jobs)
     })

@@ -27,7 +27,7 @@ fn worst_over_mean(mode: Mode) -> f64 {
     let (device, observed) = Observed::over(inner, 2 * TASKS, LEN);
     let rig = Rig::on(device, mode, DEPTH, LEN, 2 * TASKS);
     let pairs: Vec<(Buf, Buf)> = (0..TASKS).map(|_| rig.pair(LEN)).collect();
-    let address = |buf: &Buf| buf.data().expect("nobody writes it").as_ptr().addr();
+    let address = |buf: &Buf| buf.data().expect("no job writes it").as_ptr().addr();
     let first = pairs.iter().map(|pair| address(&pair.0)).min();
     let first = first.expect("there are pairs");
     observed.set_base(first);
@@ -50,7 +50,7 @@ fn worst_over_mean(mode: Mode) -> f64 {
                     .expect("a copy");
                     let polled = polled.expect("it was polled");
                     *wait = observed.submitted(source).saturating_sub(polled) as f64;
-                    dst.reset_data_len().expect("nobody has it");
+                    dst.reset_data_len().expect("no job has it");
                 }
                 waits
             })

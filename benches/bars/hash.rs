@@ -51,7 +51,7 @@ impl Way {
                     for _ in 0..EACH / tasks as u64 {
                         let hash = sha.hash(Algorithm::Sha256, &src, &dst);
                         hash.await.expect("a hash");
-                        dst.reset_data_len().expect("nobody has it");
+                        dst.reset_data_len().expect("no job has it");
                     }
                 })
             };
@@ -65,7 +65,7 @@ impl Way {
 }
 
 fn bare(src: &Buf) -> f64 {
-    let src = src.data().expect("nobody writes it");
+    let src = src.data().expect("no job writes it");
     let start = Instant::now();
     for _ in 0..EACH {
         black_box(sha2::Sha256::digest(black_box(&src[..])));

@@ -46,7 +46,7 @@ impl Bufs {
 
     fn empty(&self) {
         for dst in [&self.dst, &self.digest] {
-            dst.reset_data_len().expect("nobody has it");
+            dst.reset_data_len().expect("no job has it");
         }
     }
 }

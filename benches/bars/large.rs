@@ -32,7 +32,7 @@ impl Engine {
     fn run(&self) -> f64 {
         let (dma, (src, dst), len) = (self.rig.dma.clone(), self.pair.clone(), self.len);
         on_task(async move {
-            dst.reset_data_len().expect("nobody has it");
+            dst.reset_data_len().expect("no job has it");
             let start = Instant::now();
             assert_eq!(dma.copy(&src, &dst).await, Ok(len));
             per_op(start, 1)

@@ -94,7 +94,7 @@ async fn echo((rdma, src, dsts): (Rdma, Buf, Vec<Buf>), begins: bool, each: usiz
         came.await.expect("a message");
         dsts[at % dsts.len()]
             .reset_data_len()
-            .expect("nobody has it");
+            .expect("no job has it");
         let more = at + dsts.len() < each;
         if more {
             posted.push_back(post(at));

@@ -87,7 +87,7 @@ fn ranged(inventory: &BufInventory, mmap: &Mmap, starts: &[usize]) -> f64 {
         let buf = inventory
             .buf_filled(mmap, from..from + 64)
             .expect("a descriptor is free");
-        drop(black_box(buf.data().expect("nobody writes it")));
+        drop(black_box(buf.data().expect("no job writes it")));
         drop(buf);
     }
     per_op(start, TIMES)
@@ -116,7 +116,7 @@ pub(crate) fn b12(report: &mut Report) {
     );
     let guards: Vec<_> = bufs
         .iter()
-        .map(|buf| buf.data().expect("nobody writes it"))
+        .map(|buf| buf.data().expect("no job writes it"))
         .collect();
     let [leased] = interleave(ROUNDS, [&mut || ranged(&inventory, &mmap, &starts)]);
     drop(guards);

@@ -158,7 +158,7 @@ fn posted<'a>(rdma: &'a Rdma, bufs: &'a [Buf]) -> Posted<'a> {
 /// Posts a receive anew. Empties its Buf first if no message fits any more.
 fn repost<'a>(rdma: &'a Rdma, posted: &mut Posted<'a>, buf: &'a Buf) {
     if buf.tailroom() < SMALL {
-        buf.reset_data_len().expect("nobody has it");
+        buf.reset_data_len().expect("no job has it");
     }
     posted.push_back((buf, rdma.recv(buf).start().expect("a receive")));
 }
@@ -235,7 +235,7 @@ fn round_trips(side: &Side, mode: Mode, trips: u64) -> (f64, u64) {
         }
         let ended = (per_op(start, trips - 10), counting::everywhere() - before);
         for buf in &bufs {
-            buf.reset_data_len().expect("nobody has it");
+            buf.reset_data_len().expect("no job has it");
         }
         ended
     })
@@ -265,7 +265,7 @@ pub(crate) fn round_trips_here(trips: u64) {
                 message.await.expect("a message");
             }
             if trip % FILLING as u64 == 0 {
-                let empty = |buf: &Buf| buf.reset_data_len().expect("nobody has it");
+                let empty = |buf: &Buf| buf.reset_data_len().expect("no job has it");
                 bufs.iter().for_each(empty);
             }
         }
@@ -355,7 +355,7 @@ pub(crate) fn r1(report: &mut Report) {
         .expect("a range");
     let (src, dst) = (side.buf(), side.buf());
     src.set_data(0, LEN).expect("it fits");
-    let from = src.data().expect("nobody writes it").as_ptr();
+    let from = src.data().expect("no job writes it").as_ptr();
     let shared = Shared::map(share::memfd(LEN), LEN);
     let to = shared.base();
     let mut bare = || {
@@ -377,7 +377,7 @@ pub(crate) fn r1(report: &mut Report) {
                 } else {
                     rdma.read(&remote, &dst).await.expect("a read");
                     if dst.tailroom() == 0 {
-                        dst.reset_data_len().expect("nobody has it");
+                        dst.reset_data_len().expect("no job has it");
                     }
                 }
             }
@@ -482,7 +482,7 @@ fn sink_peer(messages: u64) {
             if receive.await.is_err() {
                 break;
             }
-            buf.reset_data_len().expect("nobody has it");
+            buf.reset_data_len().expect("no job has it");
             posted.push_back((buf, post(buf)));
             taken += 1;
             if taken % messages == 0 {
@@ -507,8 +507,8 @@ pub(crate) fn r4(report: &mut Report) {
     let mut bare = || {
         let start = Instant::now();
         for at in 0..MESSAGES as usize {
-            let from = bufs[at % 8].data().expect("nobody writes it");
-            let mut to = to[at % 8].data_mut().expect("nobody has it");
+            let from = bufs[at % 8].data().expect("no job writes it");
+            let mut to = to[at % 8].data_mut().expect("no job has it");
             to.copy_from_slice(black_box(&from));
         }
         per_op(start, MESSAGES)

@@ -56,9 +56,9 @@ impl Rig {
 /// Returns a descriptor of the copy from `src` to the start of `dst`, to be done without the crate.
 pub(crate) fn bare(src: &Buf, dst: &Buf) -> Descriptor {
     let len = src.data_len();
-    let from = src.data().expect("nobody writes it").as_ptr();
+    let from = src.data().expect("no job writes it").as_ptr();
     dst.set_data(0, dst.capacity()).expect("all of it");
-    let to = dst.data_mut().expect("nobody has it").as_mut_ptr();
+    let to = dst.data_mut().expect("no job has it").as_mut_ptr();
     dst.set_data(0, 0).expect("empty again");
     // SAFETY: both are elements of a pool, valid while the Bufs are alive. The bars use a
     // descriptor and its Bufs in turn, not at once.
@@ -88,6 +88,6 @@ pub(crate) async fn fill(dma: &Dma, src: &Buf, dst: &Buf, fillings: u64) {
         for _ in 0..times {
             dma.copy(src, dst).await.expect("a copy");
         }
-        dst.reset_data_len().expect("nobody has it");
+        dst.reset_data_len().expect("no job has it");
     }
 }

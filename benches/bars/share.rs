@@ -158,7 +158,7 @@ fn against_memcpy(peer: &Exporter, len: usize, copies: u64) -> [Samples; 2] {
     let rig = dpu(len);
     let src = filled(&rig);
     let remote = import(&rig, &peer.blobs[0]).buf(..len).expect("its range");
-    let from = src.data().expect("nobody writes it").as_ptr();
+    let from = src.data().expect("no job writes it").as_ptr();
     let shared = Shared::map(memfd(len), len);
     let to = shared.base();
     let mut bare = || {
@@ -218,7 +218,7 @@ fn against_local(peer: &Exporter, len: usize, copies: u64) -> [Samples; 2] {
         on_task(async move {
             let start = Instant::now();
             for _ in 0..copies {
-                dst.reset_data_len().expect("nobody has it");
+                dst.reset_data_len().expect("no job has it");
                 dma.copy(&src, &dst).await.expect("a copy");
             }
             per_op(start, copies)

@@ -23,6 +23,13 @@ pub(crate) fn written(result: io::Result<()>) -> Result {
     })
 }
 
+/// Returns true for characters that change how the text around them is shown: control characters,
+/// and those that have no width or set the direction of writing. A stranger's text may have them.
+pub(crate) fn misleads(c: char) -> bool {
+    let direction = matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
+    c.is_control() || direction || matches!(c, '\u{200b}'..='\u{200f}' | '\u{feff}')
+}
+
 /// Prints text on stdout. Its styles are shown only on a terminal.
 pub(crate) fn print(text: &str) -> Result {
     let mut out = anstream::stdout().lock();

@@ -1,5 +1,7 @@
 //! Checks the file names that a receiver gets from a sender.
 
+use crate::output::misleads;
+
 /// The longest file name that file systems permit, in bytes.
 const MOST: usize = 255;
 
@@ -10,10 +12,6 @@ const MOST: usize = 255;
 /// Returns what is wrong, without the name, which may not be printable.
 pub(super) fn check(name: &[u8]) -> Result<&str, &'static str> {
     let name = std::str::from_utf8(name).map_err(|_| "the name is no UTF-8")?;
-    let hides = |c: char| {
-        let direction = matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
-        direction || matches!(c, '\u{200b}'..='\u{200f}' | '\u{feff}')
-    };
     match name {
         "" => Err("the name is empty"),
         _ if name.len() > MOST => Err("the name is longer than 255 bytes"),
@@ -21,7 +19,7 @@ pub(super) fn check(name: &[u8]) -> Result<&str, &'static str> {
         _ if name.starts_with('.') => Err("the name begins with a dot"),
         _ if name.starts_with('-') => Err("the name begins with a dash"),
         _ if name.contains(char::is_control) => Err("the name has control characters"),
-        _ if name.contains(hides) => Err("the name has characters that change how it is shown"),
+        _ if name.contains(misleads) => Err("the name has characters that change how it is shown"),
         _ => Ok(name),
     }
 }

@@ -152,10 +152,12 @@ fn expect(answer: Result<u64, JobError>, allowed: bool, what: &str) {
 fn unknown_opcode(subject: &Subject, workq: &WorkQ, accel: &Accel) {
     let unknown = (0..=u32::MAX).find(|&opcode| !subject.accel_caps().supports(opcode));
     let unknown = unknown.expect("no device knows 2^32 opcodes");
+    let jobs = subject.device.jobs();
     let answer = workq.block_on(accel.call(AccelCall::new(unknown)));
+    let kind = answer.map_err(|error| error.kind());
     assert_eq!(
-        answer.map_err(|error| error.kind()),
-        Err(ErrorKind::NotSupported),
+        (kind, subject.device.jobs()),
+        (Err(ErrorKind::NotSupported), jobs),
         "opcode {unknown} is not in the capabilities"
     );
 }

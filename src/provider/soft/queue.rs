@@ -161,7 +161,7 @@ impl Driver for Reaper<'_> {
     }
 }
 
-/// The number of bytes that the thread of a task copies in one go, in about 10 us.
+/// The number of bytes that the thread of a task copies in one go, in some tens of microseconds.
 pub(super) const PIECE: usize = if cfg!(tokio_doca_loom) { 1 } else { 256 << 10 };
 
 // SAFETY: the duties of `device::contract`:

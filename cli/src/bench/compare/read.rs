@@ -1,6 +1,6 @@
 //! Reads a report that `bench --json` printed. Names of kinds, modes and baselines must be ones
-//! that this program knows; of other texts, `plain` cuts the length and replaces control
-//! characters.
+//! that this program knows; of other texts, `plain` cuts the length and replaces
+//! characters that mislead.
 
 use std::path::Path;
 
@@ -11,6 +11,7 @@ use crate::bench::kind::{BASELINES, KINDS, MODES};
 use crate::bench::range::{DEPTH, SIZE};
 use crate::bench::{POINTS, THREADS};
 use crate::failure::name;
+use crate::output::misleads;
 use crate::system;
 
 /// The longest file that is read, in bytes. A run of all points is shorter.
@@ -178,12 +179,10 @@ fn known<T>(names: &[(&'static str, T)], text: &str, what: &str) -> Result<&'sta
     found.ok_or_else(|| format!("it has a {what} that bench has not"))
 }
 
-/// Returns at most 64 characters of a text of the file, with `?` for control characters.
+/// Returns at most 64 characters of a text of the file, with `?` for those that mislead.
 fn plain(text: &str) -> String {
     let plain = text.chars().take(64);
-    plain
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
+    plain.map(|c| if misleads(c) { '?' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -192,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_text_of_the_file_does_nothing_to_a_terminal() {
-        assert_eq!(plain("pf0\u{1b}[31m\n"), "pf0?[31m?");
+        assert_eq!(plain("pf0\u{1b}[31m\n\u{202e}"), "pf0?[31m??");
         assert_eq!(plain(&"x".repeat(1000)).len(), 64);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Display, Write};
 
+use crate::output::misleads;
+
 /// Displays a value with every character replaced that has a meaning in HTML or XML.
 pub(super) struct Escaped<T>(pub(super) T);
 
@@ -22,7 +24,7 @@ impl Write for Escapes<'_, '_> {
                 '>' => self.0.write_str("&gt;")?,
                 '"' => self.0.write_str("&quot;")?,
                 '\'' => self.0.write_str("&#39;")?,
-                odd if odd.is_control() || is_no_text(odd) => self.0.write_char('\u{fffd}')?,
+                odd if misleads(odd) || is_no_text(odd) => self.0.write_char('\u{fffd}')?,
                 plain => self.0.write_char(plain)?,
             }
         }
@@ -30,10 +32,9 @@ impl Write for Escapes<'_, '_> {
     }
 }
 
-/// Returns true for U+FFFE and U+FFFF, which XML forbids, and for marks that change the direction
-/// of the text after them.
+/// Returns true for U+FFFE and U+FFFF, which XML forbids.
 fn is_no_text(c: char) -> bool {
-    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
+    matches!(c, '\u{fffe}' | '\u{ffff}')
 }
 
 #[cfg(test)]

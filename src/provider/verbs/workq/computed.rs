@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::device::{Completion, CpuJob, CpuState, Token};
 use crate::sync::lock;
 
-/// The work of one poll: as much as copying this many bytes, about 50 us.
+/// The work of one poll: as much as copying this many bytes, some tens of microseconds.
 const PIECE: usize = 256 << 10;
 /// A job that takes no longer than copying this many bytes is done inline, since it is not worth a
 /// Slot.
