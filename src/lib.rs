@@ -165,7 +165,8 @@
 //! | [`stream::RdmaStream`], [`stream::RdmaListener`] | a byte stream over an Rdma; the side that accepts | |
 //! | receive | a request for one message, with memory for it, posted before the message comes | `DOCA_RDMA_JOB_RECV` |
 //! | adopt | a receive takes over a dropped receive, with its message | |
-//! | credit | the right to send one message to an Rdma that receives from a [`rdma::RecvPool`] | |
+//! | credit | the right to send one frame, or one message to an Rdma that receives from a [`rdma::RecvPool`] | |
+//! | frame | a header and data: what a stream or a channel sends at once | |
 //! | RNR | "receiver not ready": a message found no receive | |
 //! | flushed | ended because another job of the Rdma failed first, or the connection ended: [`JobError::cause`](error::JobError::cause) says why | `IBV_WC_WR_FLUSH_ERR` |
 //! | immediate | 32 bits beside a message, or beside a write that completes a receive | immediate data |

@@ -159,7 +159,7 @@ fn line(report: &mut Report, name: &str, ours: &Samples, base: &Samples, bar: f6
     report.line(name, base / ours, AtLeast(bar), "x", &what);
 }
 
-/// Compares with `spawn_blocking` at its defaults.
+/// Compares the engine with `spawn_blocking` at its defaults.
 pub(crate) fn b7(report: &mut Report) {
     let ways = ways();
     let base = &ways.spawn_blocking;

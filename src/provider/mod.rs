@@ -28,7 +28,7 @@ static PROVIDERS: LazyLock<Mutex<List>> =
 #[cfg(feature = "verbs")]
 static VERBS: LazyLock<Arc<verbs::Verbs>> = LazyLock::new(|| Arc::new(verbs::Verbs::system()));
 
-/// Returns the adapters of the system.
+/// Returns the provider of the system's adapters.
 #[cfg(feature = "verbs")]
 fn verbs() -> &'static verbs::Verbs {
     &VERBS

@@ -104,9 +104,9 @@ impl RdmaMessages {
     /// # Errors
     ///
     /// `InvalidInput` if the Buf has no data, too much data, or too little headroom. If the Buf is
-    /// in use, or its memory is not registered with the device, the source of the error says so.
-    /// The stream stays usable after these errors. All other errors are those of a write to an
-    /// [`RdmaStream`].
+    /// in use, or its memory is not registered with the device, the source of the error is the
+    /// [`JobError`](crate::error::JobError) that says so. The stream stays usable after these
+    /// errors. All other errors are those of a write to an [`RdmaStream`].
     ///
     /// # Cancel safety
     ///
@@ -125,7 +125,7 @@ impl RdmaMessages {
     ///
     /// # Errors
     ///
-    /// As a read of an [`RdmaStream`].
+    /// Fails as a read of an [`RdmaStream`] does.
     ///
     /// # Cancel safety
     ///

@@ -108,12 +108,12 @@ impl fmt::Display for StreamAddr {
 /// [`RdmaConnector`](super::RdmaConnector), and the memory that they share.
 ///
 /// Each of `connections` streams has memory to receive `recv_window` frames and three more, unless
-/// streams share [`recv_bufs`](Self::recv_bufs), and memory to send half of `send_window` frames:
-/// 545 KiB by default. The memory comes in parts of at most 8 MiB (or larger, if one stream or the
-/// shared buffers need more). `bind` or the first stream allocates the first part; later streams
-/// allocate further parts as they need them. Separate threads allocate the memory, so that only the
-/// task that needs it waits. It is registered for remote operations alone, so that an adapter locks
-/// it only once: a [`Dma`](crate::Dma) cannot access it.
+/// streams share [`recv_bufs`](Self::recv_bufs), and memory to send half of `send_window` frames.
+/// Together these are 545 KiB by default. The memory comes in parts of at most 8 MiB (or larger, if
+/// one stream or the shared buffers need more). `bind` or the first stream allocates the first
+/// part; later streams allocate further parts as they need them. Separate threads allocate the
+/// memory, so that only the task that needs it waits. It is registered for remote operations alone,
+/// so that an adapter locks it only once: a [`Dma`](crate::Dma) cannot access it.
 ///
 /// ```
 /// use std::time::Duration;

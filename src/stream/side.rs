@@ -1,6 +1,7 @@
 //! One side of a connection in the making. The connector dials and sends the first frame; the
-//! listener contacts no peer, but waits for that frame (ADR 0043). The submodules are what the
-//! sides of one listener or connector share: their memory, and the exchange.
+//! listener contacts no peer, but waits for that frame (ADR 0043). The submodules have what the
+//! sides of one listener or connector share: their memory ([memory]), and their device and offers
+//! ([net]).
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};

@@ -200,8 +200,8 @@ impl RdmaStream {
         self.held().transport()
     }
 
-    /// Returns the RDMA connection below, for its state and for one-sided operations; `None` if the
-    /// stream has no RDMA ([`transport`](RdmaStream::transport)).
+    /// Returns the stream's RDMA connection, for its state and for one-sided operations; `None` if
+    /// the stream has no RDMA ([`transport`](RdmaStream::transport)).
     pub fn rdma(&self) -> Option<&StreamRdma> {
         self.held().view()
     }

@@ -248,7 +248,7 @@ impl World {
             if self.posted > 0 {
                 self.progress();
             }
-            // The futures that were left may have all slots.
+            // The futures in `stale`, which are not polled again, may have all slots.
             let taken = self.workq.in_flight() == self.workq.depth() as usize;
             if taken && self.random.below(8) == 0 {
                 drop(self.stale.pop());

@@ -680,7 +680,7 @@ fn a_child_of_fork_destroys_nothing() {
     let world = World::new([Description::roce("fake0"), Description::roce("fake1")]);
     let verbs = provider(&world);
     let device = open(&verbs, "fake0");
-    // Of `bare`, a device without queues, the child drops the last handles.
+    // The child drops the last handles of `bare`, a device without queues.
     let bare = open(&verbs, "fake1");
     let (one, other) = pair(&device, setup(Mode::BusyPoll));
     let blob = other.memory();

@@ -56,8 +56,8 @@ pub enum Armed {
 ///
 /// # Safety
 ///
-/// Implementors keep the duties 1 to 7 of the [contract](crate::device::contract), which has a
-/// guide as well.
+/// Implementors fulfil the duties 1 to 7 of the [contract](crate::device::contract). The chapter on
+/// [writing a provider](crate::guide::provider) builds an implementation.
 pub unsafe trait Queue: Submit {
     /// Makes an Endpoint, in the state Init, whose Completions come out of this queue.
     ///

@@ -175,8 +175,8 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         Ok(unsafe { Leased::new(leases, job) })
     }
 
-    /// Takes the leases, and returns the job on both sides and on the session, if there is one. The
-    /// job learns whether others may write its source meanwhile.
+    /// Takes the leases, and returns the job on source, destination and session, if there is one.
+    /// The job says whether others may write its source meanwhile.
     pub(crate) fn lend_read<J: OnLent>(
         self,
         order: J::Order,

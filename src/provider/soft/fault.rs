@@ -297,7 +297,8 @@ impl Faults {
     }
 }
 
-/// Holds the jobs of a provider's devices. Dropping the `Hold` lets the jobs continue.
+/// While a `Hold` exists, jobs of the provider's devices that have not begun make no progress.
+/// Dropping it lets them continue.
 ///
 /// ```
 /// use tokio_doca::soft::{Hold, Soft};

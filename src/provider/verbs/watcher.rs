@@ -235,7 +235,8 @@ fn read_events(context: &Context, watched: &EventTargets, closed: bool) {
 /// The object that an event is about.
 enum About {
     RcConnection(u64),
-    /// A message has come to a queue pair whose peer has not reported that it is ready.
+    /// The queue pair with this id has got a message before its peer has reported that it is
+    /// ready.
     CameFirst(u64),
     Queue(u64),
     /// Few receives are left of the shared queue with this id.

@@ -129,8 +129,8 @@ impl<E> Entries<E> {
             let Some((mut entry, waker)) = self.take(index) else {
                 continue;
             };
-            // If the poll panics, in a provider or in a drop of the application, the entry is
-            // freed.
+            // If the poll panics, in a provider or in a `Drop` of the application's types, the
+            // entry is freed.
             let slot = Polled(self, index);
             match poll(&mut entry, &mut Context::from_waker(&waker)) {
                 Poll::Pending => {

@@ -143,7 +143,7 @@ impl TcpCore {
             }
             let readable = ready!(self.socket.poll_readable(cx));
             match readable.and_then(|()| self.socket.try_read(&mut self.inbox.free())) {
-                // The peer may still read what this side sends.
+                // Only reading fails: the peer may still read what this side sends.
                 Ok(0) => return Poll::Ready(Err(JobError::of(Reason::PeerClosed))),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

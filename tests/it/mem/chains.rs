@@ -147,7 +147,8 @@ fn one_chain_is_read_by_many_jobs_at_once() {
         for copy in &mut copies {
             poll_pending(copy.as_mut());
         }
-        // The list is kept until its last job has completed, in whichever order the jobs complete.
+        // The chain stays leased until its last job has completed, in whichever order the jobs
+        // complete.
         drop(copies.swap_remove(0));
         refused(from.pop(), ErrorKind::InUse);
         drop(hold);

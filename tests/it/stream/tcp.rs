@@ -200,8 +200,8 @@ fn streams_over_tcp_have_the_places_of_connections() {
         for devices in [&strangers()[2], &strangers()[0]] {
             let net = net(devices, small().or_tcp(true).connections(1)).await;
             let (here, there) = net.pair().await;
-            // A connector with memory meets a listener without, and a second connector fails by
-            // itself.
+            // `other` has free memory, and the listener refuses it for lack of its own.
+            // `net.connector` has no free memory itself.
             let other = net_connector(devices);
             for (connector, full) in [(&other, "the peer refuses"), (&net.connector, "in use")] {
                 let accept = async { net.listener.accept().await?.accept(b"").await.map(drop) };

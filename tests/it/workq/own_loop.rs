@@ -1,5 +1,6 @@
 //! Jobs of the caller's own loop: select, poll and epoll in a plain thread, without any runtime.
-//! Each job is reported once, with the caller's word; an arm fires once; a cleared handle is quiet.
+//! Each job is reported once, with the `user_data` that it was posted with; an arm fires once; a
+//! cleared handle is quiet.
 
 #![expect(unsafe_code, reason = "implements Queue, to come in between")]
 

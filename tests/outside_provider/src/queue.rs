@@ -321,16 +321,12 @@ impl OutsideQueue {
     }
 }
 
-// SAFETY: keeps the duties of `tokio_doca::device`, except for the sins, which a test runs only
-// under the suite, which keeps the memory.
-// 1. A job passes through `todo` and `done` once.
-// 2. A job is pushed to `done` after the last access to its memory.
-// 3. A refused job is not pushed.
-// 4. `try_inline` executes all of a job or nothing.
-// 5. Under the lock either `arm` sees a completion, or the next completion sees `armed`, and clears
-//    it.
-// 6. The thread drops `keep` at its end.
-// 7. The lock is held only briefly.
+// SAFETY: keeps the duties of `tokio_doca::device::contract`, unless a `Sin` is set. Only tests of
+// the contract suite set one, and the suite keeps the memory of all jobs alive. 1. A job passes
+// through `todo` and `done` once. 2. A job is pushed to `done` after the last access to its memory.
+// 3. A refused job is not pushed. 4. `try_inline` executes all of a job or nothing. 5. Under the
+// lock either `arm` sees a completion, or the next completion sees `armed`, and clears it. 6. The
+// thread drops `keep` at its end. 7. The lock is held only briefly.
 unsafe impl Submit for OutsideQueue {
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<std::result::Result<u64, JobError>> {
         let work = work(Token::from_raw(u64::MAX), job)?;

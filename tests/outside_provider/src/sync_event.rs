@@ -47,7 +47,8 @@ pub enum EventSin {
     NeverSignals,
     /// Duty 5: signals without being armed.
     SignalsUnasked,
-    /// Adapter duty 4: the counter is not stored in the memory that the device was given for it.
+    /// Violates adapter duty 4: the counter is not stored in the memory that the device was given
+    /// for it.
     IgnoresTheBacking,
 }
 

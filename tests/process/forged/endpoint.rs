@@ -97,7 +97,7 @@ impl Victim {
 
     /// Receives a message if one arrives within a moment.
     pub async fn recv(&self) -> Option<Result<usize, JobError>> {
-        // A receive that was dropped still occupies the first buffer.
+        // A receive that was dropped may still occupy the first buffer.
         let room = match self.rooms[0].reset_data_len() {
             Ok(()) => &self.rooms[0],
             Err(_) => &self.rooms[1],

@@ -186,7 +186,7 @@ pub fn channel_len([host, guest]: [u32; 2]) -> usize {
     block([host, guest]) + block([guest, host])
 }
 
-/// All that a connected endpoint can write. Offsets in a side's block: presence 0, cold 8, wants
+/// All that a connected endpoint can write. Offsets in a side's block: presence 0, parked 8, wants
 /// 16, produced 128, consumed 256, receives 384. Offsets in a side's half of the page: armed 0,
 /// summary 128, hints 256.
 pub struct Hold {

@@ -342,7 +342,7 @@ fn imports_under_way_take_a_bounded_number_of_threads() {
         }
         let most = threads();
         assert!(most <= before + 64 + 2, "{most} threads, {before} before");
-        // Each import completes, including those for which no thread was free.
+        // Each import ends with an error, including those for which no thread was free.
         drop(listener);
         for import in imports {
             let error = in_time("an end", import).await.unwrap_err();

@@ -43,7 +43,8 @@ pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_chan
             fabric.sin("ibv_destroy_comp_channel before its completion queues");
             return Err(libc::EBUSY);
         }
-        // A channel is a descriptor that is closed, which works without the device too.
+        // Destroying a channel only closes its descriptor, so it succeeds even if the device is
+        // gone.
         fabric.channels.remove(&(channel as usize));
         BELL.notify_all();
         Ok(())

@@ -21,7 +21,8 @@ pub struct Gid {
     pub kind: ibv_gid_type,
 }
 
-/// A fake adapter. Limits are exact: a request above one is refused, and no limit is rounded up.
+/// A fake adapter. Limits are exact: a request that exceeds a limit is refused, and no limit is
+/// rounded up.
 #[derive(Clone, Debug)]
 pub struct Description {
     pub name: String,

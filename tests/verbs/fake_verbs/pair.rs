@@ -11,7 +11,8 @@ use tokio_doca::verbs::ffi::*;
 use super::control::{fill, fresh, number, object};
 use super::fabric::{BELL, Element, Errno, Fabric, call, lock, wait_while_held};
 
-/// After this time without an acknowledgement the caller is assumed to have forgotten it.
+/// After this time without an acknowledgement the caller is assumed to have forgotten to
+/// acknowledge.
 const FORGOTTEN: Duration = super::LIMIT;
 
 pub(super) struct Qp {

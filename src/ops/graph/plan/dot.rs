@@ -6,7 +6,7 @@ use super::plan::{Graph, NodeWork, Plan};
 
 impl Graph {
     /// Returns a drawing of the graph in Graphviz's language, for `dot -Tsvg`. Each sub-graph is
-    /// drawn in a frame.
+    /// drawn in a box.
     pub fn to_dot(&self) -> String {
         let mut dot = String::from("digraph {\n    rankdir=LR;\n");
         draw(&self.0, "n", 1, &mut dot);

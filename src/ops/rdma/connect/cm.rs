@@ -96,8 +96,10 @@ macro_rules! options {
 
             /// Sets whether the peer is a program without this library. Such a peer gets the
             /// private data and nothing else. The peer's own private data arrives padded with
-            /// zeros, to a length that depends on the transport. This side trusts a foreign peer,
-            /// and does not probe it while the connection is idle. Defaults to `false`.
+            /// zeros, to a length that depends on the transport. Such a peer does not say what it
+            /// permits: this side assumes that it permits writes, and reads and atomics if its
+            /// queue pair answers reads (no atomics over iWARP). It is not probed while the
+            /// connection is idle. Defaults to `false`.
             pub fn foreign(mut self, foreign: bool) -> $name {
                 self.0.foreign = foreign;
                 self

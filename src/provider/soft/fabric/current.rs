@@ -52,8 +52,8 @@ fn start(process: Process) -> Result<Fabric> {
 /// An abstract name belongs to a network namespace, so importers in another namespace (a container)
 /// need a path. They must see the folder under the same name, and be able to write to the socket.
 /// Other users must not be able to write to the folder. Each process creates its own socket there,
-/// with a name that is never used again, so processes may share the folder. The path of the folder
-/// has at most 63 bytes.
+/// with a name that is never used again, so processes may share the folder. The absolute path of
+/// the folder has at most 63 bytes.
 ///
 /// The socket is removed when the last export or import is dropped. After `kill -9` it remains,
 /// unlike an abstract name; no process listens at it then, and you may delete it.

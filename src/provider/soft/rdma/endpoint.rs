@@ -184,7 +184,8 @@ unsafe impl Endpoint for SoftEndpoint {
         if let EndpointState::Error(cause) = inner.state {
             return Submitted::none(JobError::flushed(cause));
         }
-        // The word of a receive has 32 bits for the length, and no message is longer.
+        // No message is longer than 2^31 bytes, which fit into the 32 bits for the length in a
+        // receive's word.
         let bounded = |receive: &Receive| Receive {
             len: receive.len.min(1 << 31),
             ..*receive

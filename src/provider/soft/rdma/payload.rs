@@ -8,7 +8,7 @@ use super::doorbell::RINGS;
 use super::messages::MAX_RECEIVES;
 use crate::device::Access;
 
-/// The identity of an endpoint, by its ticket.
+/// The identity of an endpoint, as its ticket states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) instance: Id,

@@ -159,7 +159,8 @@ impl Attempt {
             Some((greeting, said)) => (Some(greeting), said.to_vec()),
             None if self.options.foreign => (None, event.private_data.clone()),
             None => {
-                let text = "the peer is a program without this library: connect to it as a foreign one, which trusts it";
+                let text =
+                    "the peer is a program without this library: connect to it with foreign(true)";
                 return Err(Error::new(ErrorKind::InvalidValue, None, text));
             }
         };

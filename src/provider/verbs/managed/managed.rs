@@ -230,9 +230,9 @@ impl RcConnection {
     ) {
         let (managed, greeting, reads) = offered.into_parts();
         let wrong = match (greeting.is_some(), options.foreign) {
-            (false, false) => Some(
-                "the peer is a program without this library: accept it as a foreign one, which trusts it",
-            ),
+            (false, false) => {
+                Some("the peer is a program without this library: accept it with foreign(true)")
+            }
             (true, true) => Some("the peer has this library, and was to be a foreign one"),
             _ => None,
         };

@@ -159,8 +159,8 @@ impl Size {
         // A process that populates a mapping (MAP_POPULATE) allocates the pages of its holes. If
         // the memfd has fewer blocks than bytes, it has a hole. If it has blocks for all its bytes,
         // there may still be a hole, since blocks can lie behind the end; then the number of blocks
-        // grows while the memory is mapped. SEEK_HOLE alone is no better check, as it reports pages
-        // that fallocate(2) made as holes.
+        // grows while the memory is mapped. SEEK_HOLE alone is no better check, as it also reports
+        // pages as holes that fallocate(2) has allocated.
         let paid = blocks(memfd)?;
         if pages::are_behind(paid, file) {
             return hostile(format!(

@@ -29,7 +29,8 @@ use crate::sync::{lock, seq_cst_order};
 /// The size of the page in bytes.
 pub(in super::super) const PAGE: usize = 4096;
 
-/// Every eighth read of the bell drains it; its socket holds at least 10 bytes.
+/// Every eighth read empties the doorbell's socket. The other reads may leave bytes in it, which
+/// must not fill it: it holds at least 10.
 const READS: u32 = 8;
 
 const ARMED: usize = 0;
