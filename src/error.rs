@@ -173,7 +173,8 @@ impl From<JobError> for io::Error {
 /// The reason why a job was refused or failed. It is `Copy`, has 16 bytes, and needs no allocation.
 ///
 /// A job that was refused moved nothing, and its Bufs are unchanged. The text of the error has up
-/// to two numbers. A first number of 2^56-1 or more is printed as `2^56-1 or more`.
+/// to two numbers. A first number of 2^56-1 or more is printed as `2^56-1 or more`; so is a second
+/// one in the error of a flushed job.
 ///
 /// ```
 /// use tokio_doca::error::{JobError, Reason};
@@ -236,9 +237,9 @@ impl JobError {
     }
 
     /// Returns true if the connection has ended because of the peer: the peer has closed, reset or
-    /// dropped its Rdma, its process has ended, or it does not answer. The end of a process may be
-    /// noticed by its memory ([`Reason::ExporterGone`]) before it is noticed by its Rdma. For a
-    /// flushed job, the [`cause`](JobError::cause) decides.
+    /// dropped its Rdma, its process has ended, or it does not answer. A job that uses memory of
+    /// the peer may notice the end of the peer's process ([`Reason::ExporterGone`]) before the Rdma
+    /// does. For a flushed job, the [`cause`](JobError::cause) decides.
     pub fn is_disconnect(&self) -> bool {
         let reason = self.cause().unwrap_or(self.reason());
         use Reason::{ExporterGone, PeerClosed, PeerGone, PeerSilent};
@@ -344,13 +345,14 @@ impl JobError {
     }
 
     /// Returns the error of a job or receive of an Endpoint, with the numbers of the reason's text.
-    /// The first number is cut to 56 bits. For providers.
+    /// A first number above 2^56-1 becomes 2^56-1. For providers.
     pub const fn endpoint(reason: Reason, first: u64, second: u64) -> JobError {
         JobError::new(reason, first, second)
     }
 
     /// Returns the error of a job that was flushed because its Endpoint had failed with `cause`. It
-    /// keeps both numbers of the cause; the second is cut to 56 bits. For providers.
+    /// keeps both numbers of the cause, but a second number above 2^56-1 becomes 2^56-1. If `cause`
+    /// itself is the error of a flushed job, it is returned unchanged. For providers.
     pub fn flushed(cause: JobError) -> JobError {
         match cause.reason() {
             Reason::Flushed => cause,

@@ -22,10 +22,11 @@
 //!    [`JobError::memory_kept`](crate::error::JobError::memory_kept), and the memory stays leased
 //!    for ever.
 //! 3. A Job of an unknown kind is refused with `NotSupported`. The device never sees a Job that is
-//!    not accepted. Each Job is either accepted or refused; in doubt it is accepted. `refused` is
-//!    `Some` if and only if some Job was not accepted. `Again` does not last: Jobs are accepted
-//!    again once Jobs in flight have completed, and with nothing in flight at least one Job within
-//!    the capabilities is accepted.
+//!    not accepted. Each Job is either accepted or refused; a Job counts as accepted if the
+//!    provider cannot know. [`Submitted::refused`] is `Some` if and only if some Job was not
+//!    accepted. A refusal with `Again` is temporary: the device accepts Jobs again once Jobs in
+//!    flight have completed, and with nothing in flight it accepts at least one Job within the
+//!    capabilities.
 //! 4. If `try_inline` returns a result, the Job has completed with the result that a submission
 //!    would have, and nothing of the Job is kept. If it returns `None`, the Job has not begun. The
 //!    same holds for each Job of `try_inline_all`, which finishes them in order.
@@ -46,12 +47,12 @@
 //! - Memory named by an accepted Job stays valid and leased until its completion was reaped, or
 //!   until the value given to `retire` is dropped. So do the registrations and imports whose keys
 //!   the Job has; these are of the queue's own device.
-//! - Source and destination are disjoint.
+//! - The source and the destination of a Job are disjoint.
 //! - At most `depth` Jobs are in flight, not counting receives and waits.
 //! - One thread at a time calls `reap`.
 //! - No Token is in flight twice.
 //!
-//! The test suite below calls the numbered duties of the other traits *adapter duties*, *registrar
+//! The test suite calls the numbered duties of the other traits *adapter duties*, *registrar
 //! duties* and *endpoint duties*.
 //!
 //! Only the crate and unsafe code can make values that carry an address or a key ([`Region`],
@@ -69,7 +70,7 @@
 //! |---|---|
 //! | 1 | `each_accepted_job_completes_once`, `lists_are_gathered_and_scattered`, `imported_lists_are_gathered_and_scattered` (on a device that imports what another one exports to the DPU); for hashes `digests_are_known`, `sessions_go_on`; for CRCs `crcs_are_known` |
 //! | 2 | `completed_memory_is_left_alone` |
-//! | 3 | `a_job_of_an_unknown_kind_is_refused`, `a_refused_job_was_never_seen` (the author makes the device refuse); all others check what `submit` returns |
+//! | 3 | `a_job_of_an_unknown_kind_is_refused`, `a_refused_job_was_never_seen` (the provider's author makes the device refuse); all others check what `submit` returns |
 //! | 4 | `inline_jobs_are_complete` |
 //! | 5 | `armed_completions_signal_once`, `no_completion_is_slept_through` |
 //! | 6 | `retire_keeps_until_nothing_is_in_flight` |
@@ -77,7 +78,7 @@
 //! | what [`Caps`] say | `caps_are_kept` |
 //! | adapter duty 1 | `each_queue_is_new` |
 //! | adapter duty 2, registrar duties 1 and 2 | `each_registration_stands_alone` |
-//! | registrar duty 3 | `each_import_of_a_list_is_checked` (on the same two devices) |
+//! | registrar duty 3 | `each_import_of_a_list_is_checked` (on a device that exports to the DPU, and one that imports) |
 //! | adapter duty 3 | `a_device_says_the_same_of_itself`, `caps_are_kept` |
 //! | all together | `busy_polls`, `sleeps_and_wakes`, `serves_several_runtimes` |
 //!
@@ -86,12 +87,13 @@
 //! | duty | checks |
 //! |---|---|
 //! | 1 to 4 and endpoint duty 1 | `remote_operations_complete_in_order`, `receives_may_come_late` |
-//! | 3 | `a_refused_operation_was_never_seen` (the author makes the device refuse) |
+//! | 3 | `a_refused_operation_was_never_seen` (the provider's author makes the device refuse) |
 //! | 5 | `armed_messages_signal_once`, `no_message_is_slept_through` |
 //! | 6 | `retired_receives_are_left_alone`; all others retire endpoints and queues at their end |
 //! | 7 | all of them: each runs under a deadline |
 //! | endpoint duty 2 | `failures_flush_what_is_behind_them`, `permissions_are_kept` |
 //! | endpoint duty 3 | `a_reset_ends_all` |
+//! | endpoint duty 4 | `pooled_messages_are_taken_in_order` |
 //! | endpoint duty 5 | `a_listener_is_connected_by_its_peer` |
 //! | what [`RdmaCaps`] say | `rdma_caps_are_kept` |
 //! | registrar duties 3 and 4 | `exported_memory_is_reached` |

@@ -112,8 +112,8 @@ pub unsafe trait Adapter: Send + Sync {
     }
 
     /// Returns the name by which the Channels of a function and of its representor meet on this
-    /// machine. No other function or representor has this name, of at most 48 bytes. With `None`,
-    /// returns the name for the device itself.
+    /// machine. The name has at most 48 bytes, and belongs to this function and its representor
+    /// alone. If `representor` is `None`, the function is the device itself.
     ///
     /// # Errors
     ///
@@ -158,8 +158,8 @@ pub unsafe trait Adapter: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device has no sync events, or none for these processors; other kinds
-    /// name the resource that could not be obtained.
+    /// `NotSupported` if the device has no sync events, or none for the processors of the config;
+    /// other kinds name the resource that could not be obtained.
     fn open_event(&self, _config: EventConfig) -> Result<Arc<dyn EventCounter>> {
         let text = "this device has no sync events";
         Err(Error::new(ErrorKind::NotSupported, None, text))
@@ -205,7 +205,8 @@ pub unsafe trait Adapter: Send + Sync {
 pub struct DeviceId(u64);
 
 impl DeviceId {
-    /// Returns a number that no other device of this process has; even, and never 0.
+    /// Returns the identity as a number, which no other device of this process has. The number is
+    /// even, and never 0.
     pub fn as_raw(self) -> u64 {
         self.0
     }

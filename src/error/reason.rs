@@ -293,7 +293,8 @@ reasons! {
     PeerNonsense, ConnectionAborted,
         "the peer broke the protocol"
         => "connect to an Rdma of this library, of the same release";
-    /// The Rdma receives from a pool, so no receives can be posted on it.
+    /// The Rdma receives from a [`RecvPool`](crate::rdma::RecvPool), so no receives can be posted
+    /// on it.
     ReceivesFromPool, BadState,
         "the Rdma was built with a RecvPool, and takes no receives"
         => "take its messages from Rdma::messages(), or build it without recv_pool()";
@@ -348,8 +349,8 @@ reasons! {
     ContextGone, Shutdown,
         "the Rdma or the SyncEvent that this was posted on was dropped"
         => "keep a clone of it until what was posted has ended";
-    /// Jobs of a run that was dropped are in flight, and the new run was started or posted, which
-    /// does not wait for them.
+    /// Jobs of an earlier run of the graph's instance, which was dropped, are still in flight. The
+    /// new run was started or posted, and so does not wait for them.
     RunDraining, Again,
         "jobs of a dropped run of this Instance are in flight"
         => "await the run, or start it later";
@@ -412,7 +413,8 @@ reasons! {
         |limit, _b|
         "a WorkQ can be awaited on {limit} runtimes"
         => "build one WorkQ per runtime";
-    /// A context node or a sub-graph node was not set to operands or an instance.
+    /// A context node was given no operands, or a sub-graph node no instance
+    /// ([`Instance::set`](crate::graph::Instance::set)).
     NodeUnset, BadState, "the node has nothing to do" => "Instance::set gives it its operands";
     /// The function or the future of a user node returned an error. [`JobError::kind`] returns the
     /// kind of that error.
@@ -421,7 +423,7 @@ reasons! {
     UserNodePanicked, Unexpected,
         "the function of a user node panicked"
         => "RunError::cause has the message";
-    /// The runtime or the operating system refused to register the descriptor.
+    /// The runtime or the operating system refused to register an event descriptor of the WorkQ.
     Register, OperatingSystem,
         "the event descriptor could not be registered with the runtime",
         |errno, _b|

@@ -53,8 +53,9 @@ impl Plan {
 ///
 /// # Panics
 ///
-/// Panics if either endpoint is not connected then, if `changed` is not called, or if operations do
-/// not work.
+/// Panics if either endpoint is not connected after the dial, if
+/// [`changed`](tokio_doca::device::contract::EndpointConfig::changed) is not called, or if
+/// operations do not work.
 pub fn a_listener_is_connected_by_its_peer(peers: impl Into<Peers>) {
     watched("a_listener_is_connected_by_its_peer", peers, |peers| {
         for dials in [0, 1] {

@@ -21,8 +21,8 @@ use tokio_doca::{
     sha::Sha,
 };
 
-/// A device under test, and the kind of jobs that it gets: copies, hashes, CRCs, or a [`Sample`] of
-/// its own kinds.
+/// A device under test, and the kind of jobs that it gets: copies, hashes, CRCs, or jobs of the
+/// provider's own kind, as a [`Sample`] describes them.
 ///
 /// A `&Device` converts to a subject that copies.
 #[derive(Clone, Debug)]
@@ -48,7 +48,8 @@ pub(crate) enum Kind {
     },
 }
 
-/// The author's model of one opcode of an accelerator: a call, and its expected result.
+/// The model of one opcode of an accelerator, which the provider's author writes: a call, and its
+/// expected result.
 ///
 /// The suite calls the opcode with any bytes as the source, in one piece and in lists, and compares
 /// the results.

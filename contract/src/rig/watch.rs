@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a check waits for an expected event by default.
+/// How long a check waits for an expected event by default: 30 s.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Runs a check on a thread of its own, so that a blocking call or a lost wake-up fails the check

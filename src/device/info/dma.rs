@@ -27,8 +27,9 @@ pub struct DmaCaps {
     #[doc(alias = "doca_dma_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_dma_cap_task_memcpy_get_max_buf_list_len")]
     pub max_list_len: u32,
-    /// True if copies can signal an event handle. Otherwise an event-driven WorkQ refuses the
-    /// context (`NotSupported`, DOCA Core guide 3.4.5).
+    /// True if copies can signal an event handle. Otherwise a Dma attaches only to a WorkQ in
+    /// [`Mode::BusyPoll`](crate::Mode::BusyPoll), and every other WorkQ refuses it (`NotSupported`,
+    /// DOCA Core guide 3.4.5).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub event_driven: bool,
 }

@@ -67,7 +67,8 @@ impl DevInfo {
         self.0.pci_addr
     }
 
-    /// Returns the kind of the PCI function.
+    /// Returns the kind of the PCI function. An adapter that is not a PCI function (Soft-RoCE) has
+    /// [`PciFunction::Pf`].
     pub fn function(&self) -> PciFunction {
         self.0.function
     }

@@ -149,8 +149,8 @@ impl CrcJob {
     ///
     /// # Safety
     ///
-    /// The job was given to a [`Queue`](crate::device::Queue), which may touch its memory: it is
-    /// valid, and leased, during the call.
+    /// The job was given to a [`Queue`](crate::device::Queue). During the call the job's memory is
+    /// valid, and leased to the device.
     pub unsafe fn work(&self, crc: &mut u32, from: usize, most: usize) -> usize {
         if from == 0 {
             *crc = self.options.seed;

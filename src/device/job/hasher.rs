@@ -55,8 +55,8 @@ impl Hasher {
     ///
     /// # Safety
     ///
-    /// The Job was given to a [`Queue`](crate::device::Queue), which may touch its memory: it is
-    /// valid, and leased, during the call.
+    /// The Job was given to a [`Queue`](crate::device::Queue). During the call the Job's memory is
+    /// valid and leased to the device, and no other party uses its session.
     pub unsafe fn work(&mut self, job: &ShaJob, from: usize, most: usize) -> usize {
         if from == 0 {
             *self = match job.session {

@@ -61,7 +61,8 @@ impl ShaJob {
         self.src.bytes()
     }
 
-    /// Returns the job's result once it has completed.
+    /// Returns the result of the job if it succeeds: the length of the digest if there is a `dst`,
+    /// and otherwise the number of bytes hashed.
     pub fn answer(&self) -> u64 {
         match self.dst {
             Some(_) => self.algorithm.digest_len() as u64,

@@ -153,8 +153,8 @@ pub trait Dialling: AsFd + Send {
     ///
     /// # Errors
     ///
-    /// As [`Endpoint::dial`]; `ConnectionReset` also if only `dial` can find out what became of the
-    /// peer.
+    /// As [`Endpoint::dial`]. `ConnectionReset` does not prove that the peer has gone: the crate
+    /// then calls [`Endpoint::dial`], which finds out.
     fn complete(self: Box<Self>) -> Result<()>;
 }
 
@@ -199,7 +199,8 @@ pub unsafe trait Endpoint: Submit {
     }
 
     /// Returns the operations that the peer permits this side, from the connect to the next reset.
-    /// By default these are all; streams then keep their writes in order with one-sided operations.
+    /// By default these are all operations. If the peer permits none, a stream may collect several
+    /// writes of the application in one frame.
     fn peer_permissions(&self) -> Access {
         Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC
     }

@@ -51,8 +51,8 @@ pub enum Armed {
 }
 
 /// A device's queue for one WorkQ. It accepts [copies](crate::device::Job::Copy),
-/// [hashes](crate::device::Job::Sha) and [jobs of the provider's own
-/// kinds](crate::device::Job::Accel), as far as the device has capabilities for them.
+/// [hashes](crate::device::Job::Sha), [CRCs](crate::device::Job::Crc) and [jobs of the provider's
+/// own kinds](crate::device::Job::Accel), as far as the device has capabilities for them.
 ///
 /// # Safety
 ///
@@ -66,23 +66,23 @@ pub unsafe trait Queue: Submit {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device has none; other kinds name the resource that could not be
-    /// obtained.
+    /// `NotSupported` if the device has no endpoints; other kinds name the resource that could not
+    /// be obtained.
     fn open_endpoint(&self, _config: EndpointConfig) -> SetUp<Arc<dyn Endpoint>> {
         let text = "this device has no endpoints";
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Opens a port for a sync event of this device. The event's Jobs, and at most `_waits` waits
-    /// at once, less than 2^20, complete on this queue.
+    /// Opens a port for a sync event of this device. The event's Jobs and its waits complete on
+    /// this queue. At most `_waits` waits are in flight at once; `_waits` is less than 2^20.
     ///
     /// The crate calls it on devices that have [`SyncEventCaps`](crate::device::SyncEventCaps),
     /// within their limits, and once for each event.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device has none; other kinds name the resource that could not be
-    /// obtained.
+    /// `NotSupported` if the device has no sync events; other kinds name the resource that could
+    /// not be obtained.
     fn open_event_port(
         &self,
         _event: &Arc<dyn EventCounter>,

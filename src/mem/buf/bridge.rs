@@ -16,8 +16,8 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device is not an adapter; `InvalidValue` if the device does not hold
-    /// the Mmap; `NotPermitted` if the device holds the Mmap for copies alone
+    /// `NotSupported` if the device is not an adapter; `InvalidValue` if the Mmap is not registered
+    /// with the device; `NotPermitted` if it is registered for copies alone
     /// ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
     #[doc(alias = "doca_buf_get_mkey")]
     #[doc(alias = "doca_rdma_bridge_get_buf_mkey")]

@@ -188,7 +188,8 @@ impl Buf {
         Ok(())
     }
 
-    /// Sets the bounds of the data: the `len` bytes from `offset` on. No byte is changed.
+    /// Sets the bounds of the data: `len` bytes, which begin at byte `offset` of the Buf. No byte
+    /// is changed.
     ///
     /// # Errors
     ///
@@ -319,8 +320,9 @@ impl fmt::Debug for Buf {
 
 /// A window on the data of a Buf: a source of jobs, alone or in a chain.
 ///
-/// A slice keeps its Buf, and names bytes by their offsets in the data. If the data has become
-/// shorter than that, a job on the slice fails.
+/// A slice keeps its Buf, and names bytes by their offsets in the data. If the data of the Buf has
+/// since become too short to contain these bytes, a job on the slice fails
+/// ([`Reason::SliceOutOfData`]).
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};

@@ -112,8 +112,9 @@ impl MmapBuilder {
         self.begin(OP, memory)
     }
 
-    /// Registers a range of the application's memfd. The range is populated, and can be exported
-    /// like memory that `alloc` makes.
+    /// Registers a range of the application's memfd, and populates it. The software device can
+    /// export the memory only if the range is the whole memfd, since an importer gets the whole
+    /// memfd.
     ///
     /// The memfd is sealed with `F_SEAL_SHRINK` (memfd_create(2), fcntl(2)): no process can shorten
     /// it from now on, since touching a page that was cut off would kill this process with SIGBUS.
@@ -164,9 +165,9 @@ impl MmapBuilder {
     ///
     /// The owner is moved to the heap, and asked once where its bytes are. It is dropped with the
     /// last handle or job that uses the Mmap, on any thread, possibly one that handles completions:
-    /// so its `Drop` should not block. A panic in its `Drop` is contained. Such memory can be used
-    /// in this process, but not exported ([`Mmap::is_exportable`]). A child of `fork` inherits it,
-    /// with what jobs have written by then.
+    /// so its `Drop` should not block. A panic in its `Drop` is contained. The software device
+    /// cannot export such memory ([`Mmap::is_exportable`]). A child of `fork` inherits it, with
+    /// what jobs have written by then.
     ///
     /// ```
     /// # use tokio_doca::{mem::BufInventory, Device, Mmap};
@@ -200,7 +201,8 @@ impl MmapBuilder {
     /// `LOCAL_READ_ONLY`, whatever was set.
     ///
     /// The Mmap has a handle of the `Bytes`, which it drops as
-    /// [`from_owner`](MmapBuilder::from_owner) drops an owner. Such memory cannot be exported.
+    /// [`from_owner`](MmapBuilder::from_owner) drops an owner. The software device cannot export
+    /// such memory.
     ///
     /// ```
     /// # use tokio_doca::{mem::BufInventory, Device, Mmap};
@@ -236,8 +238,8 @@ impl MmapBuilder {
     /// with `addr` and `len`, when the last user of the Mmap (a handle, Buf or job) is gone.
     ///
     /// `free` runs on the thread that drops the last user, possibly while that handles a
-    /// completion: so `free` should not block. A panic in `free` is contained. Such memory can be
-    /// used in this process, but not exported ([`Mmap::is_exportable`]).
+    /// completion: so `free` should not block. A panic in `free` is contained. The software device
+    /// cannot export such memory ([`Mmap::is_exportable`]).
     ///
     /// # Safety
     ///
@@ -246,7 +248,7 @@ impl MmapBuilder {
     /// - the range is valid for reads, and for writes too unless the access is `LOCAL_READ_ONLY`,
     ///   and all its bytes are initialized (`std::ptr`, "Safety");
     /// - no other party writes the range, or reads it except through this Mmap, and no reference
-    ///   into it is used. With a peer-write permission others may write the range, as a peer does.
+    ///   into it is used. If the access lets peers write, other processes may write the range.
     ///
     /// # Errors
     ///

@@ -24,15 +24,15 @@ impl Mmap {
     /// export returns the same blob. Exports end when the Mmap is stopped or dropped: jobs that
     /// importers begin later fail ([`Reason::ExportRevoked`](crate::error::Reason::ExportRevoked)).
     ///
-    /// An export seals the memfd (fcntl(2)) with `F_SEAL_SHRINK`, `F_SEAL_GROW` and `F_SEAL_SEAL`.
-    /// If no peer may write, it adds `F_SEAL_FUTURE_WRITE`: the kernel then refuses every new
-    /// writer, including the application. If the DPU may write and the peers of an Rdma may only
-    /// read, or the reverse, a reader of another user cannot write, but a process of the same user
-    /// can reopen the memfd for writing (proc(5), `/proc/pid/fd`).
+    /// An export by the software device seals the memfd (fcntl(2)) with `F_SEAL_SHRINK`,
+    /// `F_SEAL_GROW` and `F_SEAL_SEAL`. If no peer may write, it adds `F_SEAL_FUTURE_WRITE`: the
+    /// kernel then refuses every new writer, including the application. If the DPU may write and
+    /// the peers of an Rdma may only read, or the reverse, a reader of another user cannot write,
+    /// but a process of the same user can reopen the memfd for writing (proc(5), `/proc/pid/fd`).
     ///
     /// # Errors
     ///
-    /// `BadState` if the Mmap is stopped; `InvalidValue` if the device does not hold it;
+    /// `BadState` if the Mmap is stopped; `InvalidValue` if it is not registered with the device;
     /// `NotPermitted` if it was built without a permission for the DPU, if the memfd cannot be
     /// sealed or is sealed against writing by now, or if the Mmap is a part of a memfd (an importer
     /// would get the whole memfd); `NotSupported` if the device cannot export to the DPU
@@ -49,7 +49,9 @@ impl Mmap {
     }
 
     /// Exports the memory to the peers of an Rdma, as [`Mmap::export_dpu`] does to the DPU. The
-    /// permissions are `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`.
+    /// permissions are `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`. An adapter exports any memory,
+    /// and seals none. Once its export has ended, an operation of a peer fails with
+    /// [`Reason::RemoteAccess`](crate::error::Reason::RemoteAccess).
     ///
     /// # Errors
     ///

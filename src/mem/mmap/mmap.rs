@@ -27,8 +27,8 @@ use crate::sync::{Mutex, MutexGuard, lock, log};
 /// | memory | may be exported | slices | inherited by a child of `fork` |
 /// |---|---|---|---|
 /// | `alloc` | yes | yes | no |
-/// | `from_memfd` | yes | if the memfd is sealed with `F_SEAL_WRITE` | no |
-/// | `from_owner`, `from_bytes`, `from_raw` | no | yes | as without the Mmap |
+/// | `from_memfd` | yes; by the software device only if it is the whole memfd | if the memfd is sealed with `F_SEAL_WRITE` | no |
+/// | `from_owner`, `from_bytes`, `from_raw` | by adapters only | yes | as without the Mmap |
 ///
 /// An Mmap that a peer may write lends no slices, whatever its memory is ([`Mmap::lends_slices`]).
 /// The memory is given back when the last handle, Buf and lease are gone.
@@ -78,27 +78,31 @@ impl Mmap {
         self.0.access
     }
 
-    /// Returns the devices that hold the memory, in the order in which they were added; none while
-    /// the Mmap is stopped.
+    /// Returns the devices with which the memory is registered, in the order in which they were
+    /// added; none while the Mmap is stopped.
     pub fn devices(&self) -> Vec<Device> {
         let held = lock(&self.0.held);
         held.iter().map(|held| held.device.clone()).collect()
     }
 
-    /// Returns true if devices hold the memory, so that Bufs can be made on it.
+    /// Returns true if the memory is registered with devices, so that Bufs can be made on it. A new
+    /// Mmap is started; [`Mmap::stop`] stops it.
     pub fn is_started(&self) -> bool {
         self.0.ranges().stage() == Stage::Started
     }
 
-    /// Returns true if a pool, an array or a Buf of an inventory uses the Mmap, which then cannot
-    /// be stopped.
+    /// Returns true if a pool, an array, a Buf of an inventory, the counter of a SyncEvent, or a
+    /// [`RemoteBuf`](crate::mem::RemoteBuf) of an import by this process uses the Mmap. The Mmap
+    /// then cannot be stopped.
     #[doc(alias = "doca_mmap_get_num_bufs")]
     pub fn is_in_use(&self) -> bool {
         self.0.ranges().is_used()
     }
 
-    /// Returns true if the memory can be exported to another process. Memory in a memfd can; the
-    /// memory of an owner, `Bytes` and raw memory cannot.
+    /// Returns true if the memory is in a memfd, as the software device requires of memory that it
+    /// exports. Memory of `alloc` and `from_memfd` is; the memory of an owner, `Bytes` and raw
+    /// memory are not. An adapter exports any memory to the peers of an Rdma. [`Mmap::export_dpu`]
+    /// lists the other conditions of an export.
     pub fn is_exportable(&self) -> bool {
         self.0.memory.memfd().is_some()
     }
@@ -114,8 +118,8 @@ impl Mmap {
     ///
     /// # Errors
     ///
-    /// `InUse` while a pool, an array or a Buf of an inventory uses the Mmap, or a guard, a `Bytes`
-    /// or a job on such a Buf; `BadState` if the Mmap is not started.
+    /// `InUse` while the Mmap is in use ([`Mmap::is_in_use`]), or while a guard, a `Bytes` or a job
+    /// uses a Buf of it; `BadState` if the Mmap is not started.
     #[doc(alias = "doca_mmap_stop")]
     pub fn stop(&self) -> Result<()> {
         self.0.ranges().begin_stop()?;

@@ -20,8 +20,8 @@ use crate::mem::handle::Handle;
 use crate::mem::mmap::Holder;
 use crate::mem::remote::RemoteBuf;
 
-/// An operand of one of several types, which the program chooses at run time. It can be owned like
-/// a handle.
+/// An operand of one of several types, which the program chooses at run time. An operation can own
+/// it ([`Op::owned`](crate::Op::owned)).
 ///
 /// `K` says which types convert into it with `From`. There is an alias for each `K`: [`AnySource`],
 /// [`AnyDestination`], [`AnyCopySource`], [`AnyCopyDestination`], [`MaybeAnySource`],

@@ -22,9 +22,11 @@ use crate::mem::mmap::{Mmap, MmapInner};
 /// guide 3.3.2). Clones are the same import.
 ///
 /// The memory is given back once all clones, RemoteBufs and jobs on it have gone. If the exporter
-/// stops or drops its Mmap, or exits, jobs in flight still complete. Later ones fail with
-/// [`Reason::ExportRevoked`](crate::error::Reason::ExportRevoked) or
-/// [`Reason::ExporterGone`](crate::error::Reason::ExporterGone).
+/// stops or drops its Mmap, or exits, jobs in flight on the software device still complete. Later
+/// jobs fail with [`Reason::ExportRevoked`](crate::error::Reason::ExportRevoked) or
+/// [`Reason::ExporterGone`](crate::error::Reason::ExporterGone). On an adapter, an operation that
+/// finds the memory no longer exported fails with
+/// [`Reason::RemoteAccess`](crate::error::Reason::RemoteAccess), and ends the connection.
 ///
 /// The exporter and other importers may change the memory at any time. So only jobs reach it, and
 /// the bytes that a job copies meanwhile may be torn.
@@ -94,14 +96,15 @@ impl RemoteMmap {
     /// s ([`Import::timeout`]).
     ///
     /// The DPU's device of a port (`p0`) imports what the host's devices of that port (`pf0`,
-    /// `pf0vf0`, ..) export to the DPU. Any device imports an RDMA export. A blob of this process's
-    /// own Mmap yields that Mmap, with its leases.
+    /// `pf0vf0`, ..) export to the DPU. Any device imports what a device of the same provider
+    /// exports to the peers of an Rdma. A blob of this process's own Mmap yields that Mmap, with
+    /// its leases.
     ///
     /// # Errors
     ///
     /// - `InvalidValue` if the bytes are no blob, or were cut off or changed; and for a blob of
     ///   another kind of object, with a message that names the call that takes it.
-    /// - `UnsupportedVersion` for a newer blob.
+    /// - `UnsupportedVersion` for a blob in a newer format than this version of the crate reads.
     /// - `NotSupported` if this device cannot import the memory, if the blob is from another host,
     ///   or if it is from another network namespace and the exporter does not listen at a path
     ///   ([`soft::set_socket_path`](crate::soft::set_socket_path)).
@@ -192,7 +195,8 @@ impl RemoteMmap {
         self.0.own.is_some()
     }
 
-    /// Checks whether the memory is still exported, as each job on it does.
+    /// Checks whether the memory is still exported. An adapter cannot know this of memory of
+    /// another process: the call then succeeds, and only an operation on the memory fails.
     ///
     /// # Errors
     ///

@@ -77,7 +77,9 @@ impl Fault {
 /// Jobs of an Rdma take entries too, but receives do not. A connection is reliable and in order, so
 /// [`Fault::Delay`] and [`Fault::Behind`] have no effect on such a job, and a [`Hold`] does not
 /// delay it. [`Fault::Error`] and [`Fault::Queue`] take the Rdma to the state Error; `Fault::Queue`
-/// breaks only the Rdma, not the queue.
+/// breaks only the Rdma, not the queue. Jobs of a [`SyncEvent`](crate::sync_event::SyncEvent) take
+/// entries too, but its waits do not. `Fault::Delay`, `Fault::Behind` and a `Hold` have no effect
+/// on these jobs, and `Fault::Queue` fails only the job.
 ///
 /// ```
 /// use tokio_doca::soft::{Faults, Soft};

@@ -18,9 +18,10 @@ const MAX_WAITS: u32 = 1 << 16;
 
 /// The limits of a [`Soft`](super::Soft)'s devices: a profile, or your own limits.
 ///
-/// A job within the limits passes on the software device and on the adapter. Both refuse a job
-/// beyond the limits before any memory is leased: a list or a size with `InvalidValue`, an
-/// event-driven WorkQ with `NotSupported`. `DevInfo::caps` returns the limits.
+/// A job within the limits passes on the software device and on the adapter. Both refuse a list or
+/// a job that exceeds a limit (`InvalidValue`) before any memory is leased. A context that cannot
+/// signal an event handle is refused by every WorkQ that is not in
+/// [`Mode::BusyPoll`](crate::Mode::BusyPoll) (`NotSupported`). `DevInfo::caps` returns the limits.
 ///
 /// | profile | longest list | largest copy or hash | largest RDMA message | RDMA queues | waits of a SyncEvent | event-driven | source of the numbers |
 /// |---|---|---|---|---|---|---|---|
@@ -119,7 +120,8 @@ impl Limits {
         limits.max_wait(Some(254))
     }
 
-    /// Sets the maximum number of bytes in one copy or hash, at least 1.
+    /// Sets the maximum number of bytes in one copy, hash or CRC, at least 1. For CRCs,
+    /// 4,294,967,295 is the highest maximum.
     #[doc(alias = "doca_dma_get_max_buf_size")]
     #[doc(alias = "doca_sha_get_max_src_buffer_size")]
     pub fn max_buf_size(self, bytes: u64) -> Limits {
@@ -130,8 +132,8 @@ impl Limits {
         }
     }
 
-    /// Sets the maximum number of buffers in a list, for copies, hashes and RDMA operations. The
-    /// minimum, 1, disables lists.
+    /// Sets the maximum number of buffers in a list, for copies, hashes, CRCs and RDMA operations.
+    /// The minimum, 1, disables lists.
     #[doc(alias = "doca_dma_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_rdma_get_max_buf_chain_len")]
@@ -143,7 +145,8 @@ impl Limits {
         }
     }
 
-    /// Sets whether a [`Dma`](crate::Dma) attaches to an event-driven WorkQ. Defaults to `true`.
+    /// Sets whether a [`Dma`](crate::Dma) can signal an event handle. If not, it attaches only to a
+    /// WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll). Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn dma_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -152,8 +155,8 @@ impl Limits {
         }
     }
 
-    /// Sets whether a [`Sha`](crate::sha::Sha) attaches to an event-driven WorkQ. Defaults to
-    /// `true`.
+    /// Sets whether a [`Sha`](crate::sha::Sha) can signal an event handle. If not, it attaches only
+    /// to a WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll). Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn sha_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -162,8 +165,8 @@ impl Limits {
         }
     }
 
-    /// Sets whether a [`Crc`](crate::crc::Crc) attaches to an event-driven WorkQ. Defaults to
-    /// `true`.
+    /// Sets whether a [`Crc`](crate::crc::Crc) can signal an event handle. If not, it attaches only
+    /// to a WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll). Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn crc_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -192,7 +195,8 @@ impl Limits {
         }
     }
 
-    /// Sets whether an Rdma attaches to an event-driven WorkQ. Defaults to `true`.
+    /// Sets whether an Rdma can signal an event handle. If not, it attaches only to a WorkQ in
+    /// [`Mode::BusyPoll`](crate::Mode::BusyPoll). Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn rdma_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -220,7 +224,8 @@ impl Limits {
         }
     }
 
-    /// Sets whether a SyncEvent attaches to an event-driven WorkQ. Defaults to `true`.
+    /// Sets whether a SyncEvent can signal an event handle. If not, it attaches only to a WorkQ in
+    /// [`Mode::BusyPoll`](crate::Mode::BusyPoll). Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn sync_event_event_driven(self, supported: bool) -> Limits {
         Limits {

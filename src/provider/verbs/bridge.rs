@@ -16,9 +16,9 @@ impl Device {
     /// acknowledge each event before it calls this crate, since libibverbs destroys the object of
     /// an event only once the event was acknowledged. This crate learns of errors of its queue
     /// pairs from their completions. It does not learn that the adapter was removed: in that case,
-    /// jobs in flight do not end. The device has no shared receive queues, since a thread of this
-    /// crate would add memory to them: its
-    /// [`max_pooled_len`](crate::device::RdmaCaps::max_pooled_len) is 0, and a
+    /// jobs in flight do not end. The device has no shared receive queues: a thread of this crate
+    /// refills such queues, and might destroy one after the application has closed its device. So
+    /// its [`max_pooled_len`](crate::device::RdmaCaps::max_pooled_len) is 0, and a
     /// [`RecvPool`](crate::rdma::RecvPool) is refused.
     ///
     /// # Errors

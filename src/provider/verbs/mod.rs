@@ -26,7 +26,7 @@
 //! - Memory is registered separately for copies and for remote operations, and locked: `ulimit -l`
 //!   counts both ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
 //! - A [`Dma`](crate::Dma) copies by a loopback through the adapter, in a protection domain of its
-//!   own. The CPU computes hashes.
+//!   own. The CPU computes hashes and CRCs.
 
 // list, device, bridge   the adapters of the system; an open one; one over the application's domain
 // watcher                the thread that reads the events of devices, and checks time limits

@@ -153,7 +153,7 @@ pub struct Address {
     pub psn: u32,
     /// The GID of the port; zeros if the port has none.
     pub gid: [u8; 16],
-    /// The largest payload of a packet in bytes, if the peer has sent it.
+    /// The maximum payload of a packet that the queue pair accepts; `None` if it is not known.
     pub mtu: Option<Mtu>,
 }
 
@@ -274,7 +274,8 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if a number has more than 24 bits, or the address is neither a LID nor a GID.
+    /// `InvalidValue` if `qpn` or `psn` has more than 24 bits, or if the address has neither a LID
+    /// nor a GID.
     pub fn to_blob(&self) -> Result<Vec<u8>> {
         if !self.is_plausible() {
             let text = format!("{self:?}: numbers have 24 bits, and a LID or a GID is needed");
