@@ -83,7 +83,8 @@ impl ChannelBuilder {
     }
 
     /// Sets the size of each connection's receive queue, in messages of the maximum size: the crate
-    /// reads that many bytes before the application receives them. 1 to 8,192; defaults to 10.
+    /// reads that many bytes before the application receives them. The size is 1 to 8,192, and
+    /// defaults to 10.
     #[doc(alias = "doca_comm_channel_ep_set_recv_queue_size")]
     #[doc(alias = "doca_comch_client_set_recv_queue_size")]
     #[doc(alias = "doca_comch_server_set_recv_queue_size")]
@@ -136,10 +137,11 @@ impl ChannelBuilder {
     /// # Errors
     ///
     /// `AlreadyExist` if a process of this user has a service of that name on the representor;
-    /// `NotFound` if the function has gone; `NotSupported` if the representor's device has no other
-    /// side on this machine; `InvalidValue` for a name that is empty, longer than 32 bytes or
-    /// contains a 0, and for sizes that are out of their ranges; `NotPermitted` if this user has no
-    /// id in the process's user namespace; `BadState` without a runtime.
+    /// `NotFound` if the represented function has gone; `NotSupported` if the representor's device
+    /// connects host and DPU by TCP only ([`listen_tcp`](ChannelBuilder::listen_tcp));
+    /// `InvalidValue` for a name that is empty, is longer than 32 bytes or contains a zero byte,
+    /// and for sizes that are out of their ranges; `NotPermitted` if this user has no id in the
+    /// process's user namespace; `BadState` without a runtime.
     ///
     /// # Panics
     ///
@@ -164,8 +166,9 @@ impl ChannelBuilder {
     }
 
     /// Offers a service at a TCP address of this machine. With port 0 the system chooses a free
-    /// port ([`Service::local_addr`]). This works with any device. Every client that can reach the
-    /// address can reach the service.
+    /// port ([`Service::local_addr`]). `device` may be any device: it is the one that
+    /// [`Service::device`] and [`Channel::device`] return. Every client that can reach the address
+    /// can reach the service.
     ///
     /// # Errors
     ///
@@ -200,9 +203,10 @@ impl ChannelBuilder {
     /// of peers; `TimedOut` if the service's backlog was full for 5 s, since the service does not
     /// accept or too many clients connect; `ConnectionReset` if the service ends meanwhile;
     /// `NotPermitted` if another user has taken the service's name, or if this user has no id in
-    /// the process's user namespace; `NotSupported` on a port of the DPU and on devices that have
-    /// no other side on this machine; `UnsupportedVersion` if the service has another version of
-    /// the protocol; `InvalidValue` and `BadState` as [`listen`](ChannelBuilder::listen).
+    /// the process's user namespace; `NotSupported` on a port of the DPU, and on devices that
+    /// connect host and DPU by TCP only ([`connect_tcp`](ChannelBuilder::connect_tcp));
+    /// `UnsupportedVersion` if the service has another version of the protocol; `InvalidValue` and
+    /// `BadState` as [`listen`](ChannelBuilder::listen).
     ///
     /// # Panics
     ///
@@ -228,8 +232,8 @@ impl ChannelBuilder {
         greeted.map_err(|error| error.with_call(CONNECT))
     }
 
-    /// Connects to the service of that name at a TCP address. Waits until the service accepts the
-    /// connection.
+    /// Connects to the service of that name at a TCP address. `device` may be any device: it is the
+    /// one that [`Channel::device`] returns. Waits until the service accepts the connection.
     ///
     /// # Errors
     ///

@@ -58,13 +58,13 @@ pub(super) mod sealed {
     }
 }
 
-/// The answer is a number of bytes.
+/// The result is a number of bytes.
 impl Answer for usize {}
 
-/// The answer is a value.
+/// The result is a value: of a sync event, of the peer's memory, or of an accelerator's call.
 impl Answer for u64 {}
 
-/// The job has no answer.
+/// The operation has no result.
 impl Answer for () {}
 
 impl sealed::Of for usize {

@@ -31,8 +31,8 @@ use crate::reactor::{End, Received, ResultKind, WorkQ};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Output {
-    /// The number of bytes that a copy, a hash, a message, a read or a write moved. For a hash that
-    /// ends a message, this is the length of the digest.
+    /// The number of bytes that were copied, hashed, sent, read or written. For a hash that
+    /// completes its message, this is the length of the digest.
     Bytes(usize),
     /// Another number: the value that an atomic operation found, the value of a sync event, a CRC,
     /// the number that [`CrcCopied::from`](crate::crc::CrcCopied) converts, or the result of a call

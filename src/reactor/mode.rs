@@ -13,7 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::seq_cst_order;
 
-/// How an operation waits. One WorkQ serves all modes.
+/// How the operations of a WorkQ wait. [`WorkQBuilder::mode`](crate::workq::WorkQBuilder::mode)
+/// sets the mode, and [`WorkQ::set_mode`](crate::WorkQ::set_mode) changes it.
 ///
 /// ```
 /// use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};
@@ -66,8 +67,8 @@ pub enum Mode {
     /// waits for sync events sleep, all operations sleep.
     ///
     /// Most polls are in vain if jobs take longer than `spin`, or if the device or the peer needs
-    /// this CPU. Then most operations sleep at once, until polling helps again: only one operation
-    /// in 65 polls, and polling takes at most 1 % of the time. Waits for the end of a connection
+    /// this CPU. Then most operations sleep at once, until polling helps again: of 65 operations
+    /// only one polls, and polling takes at most 1 % of the time. Waits for the end of a connection
     /// and for [`shutdown`](crate::WorkQ::shutdown) always sleep.
     ///
     /// Polling is cooperative: after each poll the other tasks of the thread run.

@@ -62,7 +62,8 @@ impl RdmaConnector {
     /// # Errors
     ///
     /// `InvalidValue` for an option that is out of its range; `NotSupported` for one that the
-    /// device does not have.
+    /// device does not have, and for a device without RDMA, unless TCP is allowed
+    /// ([`StreamOptions::or_tcp`]).
     pub fn new(device: &Device, workq: &WorkQ) -> Result<RdmaConnector> {
         StreamOptions::new().connector(device, workq)
     }
@@ -98,7 +99,7 @@ impl RdmaConnector {
     ///   ([`StreamOptions::or_tcp`]).
     /// - `NoMemory` if this side cannot allocate more memory.
     /// - `NotFound` for a host name without an address.
-    /// - `UnsupportedVersion` if the listener speaks another version.
+    /// - `UnsupportedVersion` if the listener speaks another version of the protocol.
     /// - `TimedOut` if the listener does not answer within the [`timeout`](StreamOptions::timeout),
     ///   or if the connection then takes that long again, as between adapters that cannot reach one
     ///   another.

@@ -271,8 +271,8 @@ impl RdmaListener {
     ///
     /// # Panics
     ///
-    /// If the future is polled outside of a Tokio runtime, or in one whose time driver is not
-    /// enabled.
+    /// Panics if the future is polled outside of a Tokio runtime, or in one whose time driver is
+    /// not enabled.
     ///
     /// # Cancel safety
     ///

@@ -179,7 +179,8 @@ impl Stream for RdmaMessages {
     }
 }
 
-/// A Buf that was fed is sent by a flush, or before the next Buf: a drop does not send it.
+/// A Buf that was fed is sent by a flush, or before the next Buf. Dropping the `RdmaMessages` does
+/// not send it.
 impl Sink<Buf> for RdmaMessages {
     type Error = io::Error;
 

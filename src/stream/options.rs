@@ -222,17 +222,18 @@ impl StreamOptions {
     }
 
     /// Sets how many frames of a stream may be in flight at once, each of which holds a buffer of
-    /// the memory for sends. 1 to 512; defaults to 4. On the software device at most 4 frames of a
-    /// stream are in flight; those that the device finishes at once do not count.
+    /// the memory for sends. The number is 1 to 512, and defaults to 4. On the software device at
+    /// most 4 frames of a stream are in flight; those that the device finishes at once do not
+    /// count.
     pub fn send_window(mut self, frames: usize) -> Self {
         self.send_window = frames;
         self
     }
 
     /// Sets how many peers may be connected to a listener's socket without [`accept`] having
-    /// returned them. 1 to 65,536; defaults to 64. If one more connects, the oldest of these peers
-    /// is dropped once it has been silent for 100 ms. Peers that were returned as
-    /// [`Incoming`](super::Incoming) do not count.
+    /// returned them. The number is 1 to 65,536, and defaults to 64. If one more connects, the
+    /// oldest of these peers is dropped once it has been silent for 100 ms. Peers that were
+    /// returned as [`Incoming`](super::Incoming) do not count.
     ///
     /// [`accept`]: super::RdmaListener::accept
     pub fn half_open(mut self, peers: usize) -> Self {
@@ -273,8 +274,9 @@ impl StreamOptions {
     /// Sets the largest payload of a packet; the smaller value of the two sides applies. Defaults
     /// to `None`: the value of the port. Packets are never longer than
     /// [`frame_size`](Self::frame_size), except that 1,024 bytes are always allowed. Before a
-    /// stream begins, each side sends a message of that size as a test. If the network between the
-    /// ports carries less, the stream uses packets of 1,024 bytes, and the log says so.
+    /// stream over an adapter begins, each side sends a message that fills one packet, as a test.
+    /// If the network between the ports carries only shorter packets, the stream uses packets of
+    /// 1,024 bytes, and the log says so.
     pub fn mtu(mut self, mtu: impl Into<Option<Mtu>>) -> Self {
         self.mtu = mtu.into();
         self

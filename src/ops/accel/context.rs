@@ -140,7 +140,7 @@ impl Accel {
         AccelBuilder { device }
     }
 
-    /// Attaches a context of the same device to another WorkQ.
+    /// Attaches another context of the same device to `workq`, and returns it.
     ///
     /// # Errors
     ///
@@ -165,8 +165,8 @@ impl Accel {
     /// result is the number of bytes that the device appended to it; otherwise it is a number that
     /// the opcode defines.
     ///
-    /// A call that fails leaves the headroom and the tailroom of its destination as they were.
-    /// Nothing happens before the first poll.
+    /// If a call fails, the data of its destination does not grow, but bytes of the destination's
+    /// tailroom may have been overwritten. Nothing happens before the first poll.
     ///
     /// # Errors
     ///
@@ -175,8 +175,8 @@ impl Accel {
     /// memory or are not registered with the device, or if they have more bytes or longer lists
     /// than the device takes ([`Accel::caps`]; the bytes of the tailroom count only if there is no
     /// source); `NotPermitted` if the destination is read-only; `InUse` if a job or a guard uses
-    /// either side; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event
-    /// mode.
+    /// either side; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event or
+    /// Hybrid mode.
     ///
     /// A call that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`]) if an event-driven call in flight is polled without a runtime. In

@@ -63,7 +63,7 @@ impl Crc {
         CrcBuilder { device }
     }
 
-    /// Attaches a context of the same device to another WorkQ.
+    /// Attaches another context of the same device to `workq`, and returns it.
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl Crc {
     /// the device, or has more bytes or a longer list than the device takes ([`Crc::caps`]);
     /// `NotSupported` ([`Reason::RemoteInChain`](crate::error::Reason::RemoteInChain)) for a chain
     /// with imported memory; `InUse` if a job or a guard writes `src`; `Shutdown` if the WorkQ was
-    /// shut down; `BadState` without a runtime in event mode.
+    /// shut down; `BadState` without a runtime in event or Hybrid mode.
     ///
     /// An operation that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven job in flight
@@ -140,8 +140,8 @@ impl Crc {
     /// they have more bytes or longer lists than the device takes ([`Crc::caps`]); `NotSupported`
     /// ([`Reason::RemoteInChain`](crate::error::Reason::RemoteInChain)) for a chain with imported
     /// memory; `NotPermitted` if the destination is read-only; `InUse` if a job or a guard uses
-    /// either side; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event
-    /// mode.
+    /// either side; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event or
+    /// Hybrid mode.
     ///
     /// An operation that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven job in flight

@@ -13,7 +13,8 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture, ResultKind};
 
-/// The output of [`Crc::copy_crc`]: the number of copied bytes and their CRC.
+/// The output of [`Crc::copy_crc`] and [`Crc::copy_crc_with`]: the number of copied bytes and their
+/// CRC.
 ///
 /// ```
 /// use tokio_doca::crc::{Crc, CrcCopied, combine};
@@ -37,7 +38,7 @@ use crate::reactor::{Attachment, HasAttachment, JobFuture, ResultKind};
 pub struct CrcCopied {
     /// The number of bytes that were copied.
     pub bytes: usize,
-    /// The CRC of the copied bytes, computed from the seed.
+    /// The CRC of the copied bytes, computed from the seed of [`Crc::copy_crc_with`], or from 0.
     pub crc: u32,
 }
 
@@ -62,7 +63,7 @@ impl Of for CrcCopied {
     }
 }
 
-/// The answer is a CRC.
+/// The result is a CRC.
 impl Answer for u32 {}
 
 impl Of for u32 {

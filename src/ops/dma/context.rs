@@ -58,7 +58,7 @@ impl Dma {
         DmaBuilder { device }
     }
 
-    /// Attaches a context of the same device to another WorkQ.
+    /// Attaches another context of the same device to `workq`, and returns it.
     ///
     /// # Errors
     ///
@@ -86,8 +86,9 @@ impl Dma {
     /// The copied bytes go into the tailroom of `dst`, after its old data. To overwrite the old
     /// data, call [`Buf::reset_data_len`](crate::Buf::reset_data_len) first.
     ///
-    /// A copy does not touch the headroom of `dst`, and a copy that fails leaves its tailroom as it
-    /// was. Nothing happens before the first poll.
+    /// A copy does not touch the headroom of `dst`. If a copy fails, the data of `dst` does not
+    /// grow, but bytes of its tailroom may have been overwritten. Nothing happens before the first
+    /// poll.
     ///
     /// # Errors
     ///
@@ -95,7 +96,7 @@ impl Dma {
     /// the two sides have bytes in common or are not registered with the device, or if they have
     /// more bytes or longer lists than the device takes ([`Dma::caps`]); `NotPermitted` if the
     /// destination is read-only; `InUse` if a job or a guard uses either side; `Shutdown` if the
-    /// WorkQ was shut down; `BadState` without a runtime in event mode.
+    /// WorkQ was shut down; `BadState` without a runtime in event or Hybrid mode.
     ///
     /// A copy that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven copy in flight

@@ -51,8 +51,8 @@
 //! ```
 //!
 //! User functions run in the task that awaits the run. If a node fails, no further nodes start, and
-//! the run ends once its jobs in flight have completed. [`RunError`] has the first cause, and all
-//! nodes that failed.
+//! the run ends once its jobs in flight and the futures that have begun have completed.
+//! [`RunError`] has the first cause, and all nodes that failed.
 //!
 //! # Remote operations
 //!

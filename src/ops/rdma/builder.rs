@@ -173,10 +173,10 @@ impl RdmaBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// - `NotSupported` if the device has no remote operations, no queues or lists of these sizes,
-    ///   or no network for the [`transport`](Self::transport); if it cannot receive from a
-    ///   [`RecvPool`], or not from one with elements of this size; or if it cannot signal an
-    ///   event-driven WorkQ.
+    /// - `NotSupported` if the device has no remote operations, no queues or lists of the sizes
+    ///   that were set, or no network for the [`transport`](Self::transport); if it cannot receive
+    ///   from a [`RecvPool`], or the pool's elements are longer than it takes; or if it cannot
+    ///   signal an event-driven WorkQ.
     /// - `InvalidValue` for a DPU permission, a size of 0, an address or a partition that the port
     ///   does not have, both a `gid_index` and an address in the `transport`, a field of the
     ///   `transport` that is out of its range, or a WorkQ that is deeper than the device allows.

@@ -130,7 +130,8 @@ impl Rdma {
     /// blob); `ConnectionAborted` if the peer refuses, was reset, or is connected to another
     /// context; `ConnectionReset` if the peer has gone; `NotSupported` if the peer cannot be
     /// reached from here; `TimedOut` after the time limit. After an error the state is Init, or
-    /// Error if an adapter was half connected. In the state Error, [`reset`](Rdma::reset) the Rdma.
+    /// Error if an adapter had begun to connect its queue pair. In the state Error,
+    /// [`reset`](Rdma::reset) the Rdma.
     ///
     /// # Cancel safety
     ///

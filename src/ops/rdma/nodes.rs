@@ -18,11 +18,11 @@ macro_rules! nodes {
         $(#[$doc:meta])*
         fn $method:ident -> $kind:ident, $data:ident { $src:ty => $dst:ty }
     )*) => {$(
-        #[doc = concat!("The kind of a node of [`GraphBuilder::", stringify!($method), "`]: the type of what the node is set to.")]
+        #[doc = concat!("The kind of a node of [`GraphBuilder::", stringify!($method), "`], which documents its operands.")]
         #[derive(Debug)]
         pub enum $kind {}
 
-        #[doc = concat!("What a node of [`GraphBuilder::", stringify!($method), "`] is set to.")]
+        #[doc = concat!("The operands of a node of [`GraphBuilder::", stringify!($method), "`], which documents what converts to them.")]
         #[derive(Clone, Debug)]
         pub struct $data {
             verb: Verb,

@@ -53,15 +53,16 @@ impl Rdma {
         /// If the send is refused, the state does not change: `InvalidValue` if `src` belongs to
         /// another device, or has more bytes or longer lists than the device takes
         /// ([`Rdma::caps`]); `InUse` if a job or a guard writes `src`; `NotConnected` in the state
-        /// Init; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event mode.
+        /// Init; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event or
+        /// Hybrid mode.
         ///
         /// If the send fails, the state becomes Error: `TimedOut` if the peer posts no receive
         /// within the [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout); `InvalidValue` if the
         /// message is longer than the receive; if the peer has ended, an error for which
         /// [`is_disconnect`](crate::error::JobError::is_disconnect) returns true.
         ///
-        /// In the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed), with the kind of
-        /// the first cause.
+        /// In the state Error, a send fails with [`Reason::Flushed`](crate::error::Reason::Flushed)
+        /// and the kind of the first cause.
         ///
         /// # Cancel safety
         ///
@@ -94,8 +95,8 @@ impl Rdma {
         ///
         /// If `src` has no data, or both operands are `()`, the write moves nothing, and only
         /// checks whether the peer is there. Once the peer has reset or dropped its Rdma, or its
-        /// process has ended, the first such write fails, after all messages that the peer had
-        /// sent.
+        /// process has ended, the first such write fails, but not before the messages that the peer
+        /// had sent have arrived.
         ///
         /// # Errors
         ///
@@ -197,21 +198,22 @@ impl Rdma {
     /// receive is for a message that needs no tailroom: an empty one, or a write with an immediate.
     /// The receive is posted at the first poll, in the states Init and Connected.
     ///
-    /// Receives that wait at once get their messages in the order in which they were polled first.
-    /// If all entries ([`RdmaBuilder::recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size))
-    /// are in use, a receive waits its turn. A receive that waits for an entry, has been notified,
-    /// and is still not polled when a later receive has been polled twice since, may be passed by
-    /// that receive.
+    /// Receives that wait at the same time get their messages in the order in which they were
+    /// polled first. If all entries
+    /// ([`RdmaBuilder::recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size)) are in use, a
+    /// receive waits its turn. A receive that waits for an entry, has been notified, and is still
+    /// not polled when a later receive has been polled twice since, may be passed by that receive.
     ///
     /// # Errors
     ///
     /// `InvalidValue` if `dst` has no tailroom, belongs to another device, or is a longer list than
     /// [`recv_chain_len`](crate::rdma::RdmaBuilder::recv_chain_len); `InUse` if a job or a guard
     /// uses `dst`; `Shutdown` if the WorkQ is shut down, also while the receive waits (it then
-    /// stays posted); `BadState` without a runtime in event mode.
+    /// stays posted); `BadState` without a runtime in event or Hybrid mode, or if the Rdma was
+    /// built with a [`RecvPool`](super::RecvPool).
     ///
     /// If the receive fails, the state becomes Error. The kind is `InvalidValue` if a message is
-    /// longer than the tailroom. In the state Error:
+    /// longer than the tailroom. In the state Error, receives fail with
     /// [`Reason::Flushed`](crate::error::Reason::Flushed).
     ///
     /// # Cancel safety
@@ -265,17 +267,19 @@ impl Rdma {
     /// built with, in the order in which the peer sent them. A message is copied when the stream is
     /// polled for it.
     ///
-    /// The stream yields the first error, and then ends. It also ends with a reset. If the peer has
-    /// left, the stream yields the peer's messages before the error, and the [`state`](Rdma::state)
-    /// stays Connected until all of them were taken. An operation of this side that fails
-    /// meanwhile, for instance because the peer has left, drops these messages. In
-    /// [`Mode::Hybrid`](crate::Mode::Hybrid) the stream does not poll before it sleeps.
+    /// The stream yields the first error, and then ends. A [`reset`](Rdma::reset) ends it too, with
+    /// an error. If the peer has left, the stream yields the peer's messages before the error, and
+    /// the [`state`](Rdma::state) stays Connected until all of them were taken. An operation of
+    /// this side that fails meanwhile, for instance because the peer has left, drops these
+    /// messages. In [`Mode::Hybrid`](crate::Mode::Hybrid) the stream does not poll before it
+    /// sleeps.
     ///
     /// # Errors
     ///
     /// [`Reason::NoRecvPool`](crate::error::Reason::NoRecvPool) if the Rdma was built without a
-    /// pool; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event mode. In
-    /// the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed).
+    /// pool; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event or Hybrid
+    /// mode. In the state Error, the stream fails with
+    /// [`Reason::Flushed`](crate::error::Reason::Flushed).
     ///
     /// # Cancel safety
     ///

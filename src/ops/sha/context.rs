@@ -59,7 +59,7 @@ impl Sha {
         ShaBuilder { device }
     }
 
-    /// Attaches a context of the same device to another WorkQ.
+    /// Attaches another context of the same device to `workq`, and returns it.
     ///
     /// # Errors
     ///
@@ -84,8 +84,7 @@ impl Sha {
     /// Hashes all data of `src`, and appends the digest to `dst`. Returns the length of the digest
     /// in bytes.
     ///
-    /// A hash that fails leaves the headroom and the tailroom of `dst` as they were. Nothing
-    /// happens before the first poll.
+    /// If a hash fails, the data of `dst` does not grow. Nothing happens before the first poll.
     ///
     /// # Errors
     ///
@@ -95,7 +94,7 @@ impl Sha {
     /// if the source has more bytes or a longer list than the device takes ([`Sha::caps`]);
     /// `NotSupported` if the device does not compute this hash; `NotPermitted` if the destination
     /// is read-only; `InUse` if a job or a guard uses either side; `Shutdown` if the WorkQ was shut
-    /// down; `BadState` without a runtime in event mode.
+    /// down; `BadState` without a runtime in event or Hybrid mode.
     ///
     /// A hash that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven hash in flight

@@ -79,8 +79,9 @@ impl BlockingSyncEvent {
     }
 
     /// Waits until the bits of the value that are in `mask` (`u64::MAX` for all bits) are greater
-    /// than `threshold`, and returns such a value. The thread polls the value without a pause. Any
-    /// threshold and any mask are accepted.
+    /// than `threshold`, and returns the value with all its bits. The thread polls the value, and
+    /// yields the CPU (sched_yield(2)) after every 16,384 polls. Any threshold and any mask are
+    /// accepted.
     ///
     /// # Errors
     ///
@@ -131,7 +132,9 @@ impl BlockingSyncEvent {
             .map_err(|error| error.with_call("BlockingSyncEvent::export_dpu"))
     }
 
-    /// Stops the event, for the importer as well. It cannot be started again.
+    /// Stops the event, for the importer as well. It cannot be started again. If this side has
+    /// imported the event, only the import ends: the owner can still use the event, and another
+    /// process can import it.
     #[doc(alias = "doca_sync_event_stop")]
     pub fn stop(&self) {
         self.event.stop();

@@ -129,8 +129,8 @@ impl<'a> SyncEventBuilder<'a> {
     /// Sets the number of entries for waits on the device. Defaults to 64. Each entry takes about
     /// 80 bytes of memory. When all entries are taken, a further wait queues for one, and meanwhile
     /// wakes up to 120 times a second to read the counter, so that it may see a value up to 8.4 ms
-    /// late. It wakes more often while others in the queue have just begun to wait. A
-    /// [`BlockingSyncEvent`] ignores this setting.
+    /// late. The waits in the queue share a timer: each wakes more often while another wait has
+    /// just begun to queue. A [`BlockingSyncEvent`] ignores this setting.
     pub fn waits(mut self, waits: u32) -> Self {
         self.waits = waits;
         self
@@ -143,8 +143,8 @@ impl<'a> SyncEventBuilder<'a> {
     /// - `InvalidValue` unless there is exactly one publisher and one subscriber, at least one of
     ///   them is a CPU, and two CPUs have the same device; if the number of waits is 0 or more than
     ///   the device has; if the WorkQ is deeper than the device allows; and for backing memory if
-    ///   the event is not between a CPU and the DPU, or the memory is misaligned, not within the
-    ///   Mmap, or not held by the device.
+    ///   the event is not between a CPU and the DPU, the memory is misaligned or not within the
+    ///   Mmap, or the Mmap is not registered with the event's device.
     /// - `NotSupported` for a DPA or a GPU, for backing memory that is in no memfd, or if the
     ///   device has no sync events or cannot signal an event-driven WorkQ.
     /// - `NotPermitted` for backing memory without `DPU_READ_WRITE`; `InUse` if a pool or an array
@@ -163,7 +163,7 @@ impl<'a> SyncEventBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// As [`SyncEventBuilder::attach`].
+    /// As [`SyncEventBuilder::attach`], except the errors about the number of waits and the WorkQ.
     #[doc(alias = "doca_sync_event_start")]
     pub fn start(self) -> Result<BlockingSyncEvent> {
         const OP: &str = "SyncEventBuilder::start";

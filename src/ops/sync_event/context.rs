@@ -149,8 +149,9 @@ impl SyncEvent {
         export(&**self.port().event(), self.device(), device)
     }
 
-    /// Stops the event, for all its clones and for the importer. It cannot be started again. This
-    /// call does not wait.
+    /// Stops the event, for all its clones and for the importer. It cannot be started again. If
+    /// this side has imported the event, only the import ends: the owner can still use the event,
+    /// and another process can import it. This call does not wait.
     #[doc(alias = "doca_ctx_stop")]
     #[doc(alias = "doca_sync_event_stop")]
     pub fn stop(&self) {

@@ -39,7 +39,7 @@ impl SyncEvent {
         /// ([`Reason::EventPeerGone`](crate::error::Reason::EventPeerGone)); `BadState` if the
         /// event was stopped on this side
         /// ([`Reason::EventStopped`](crate::error::Reason::EventStopped)), or without a runtime in
-        /// event mode; `Shutdown` if the WorkQ was shut down.
+        /// event or Hybrid mode; `Shutdown` if the WorkQ was shut down.
         ///
         /// # Cancel safety
         ///

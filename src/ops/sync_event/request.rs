@@ -62,5 +62,5 @@ impl<C: AsRef<SyncEvent> + Handle<Owned = SyncEvent>, A: Answer> Own for EventRe
 }
 
 /// The operation of [`SyncEvent::get`], [`SyncEvent::set`] and [`SyncEvent::add`]. Its output is
-/// the value, nothing, or the previous value.
+/// the value for `get`, nothing for `set`, and the previous value for `add`.
 pub type SyncEventOp<C, A = u64> = Op<EventRequest<C, A>>;

@@ -83,9 +83,9 @@ impl WorkQ {
         self.0.events.lend()
     }
 
-    /// Requests one event, in any mode: the event handle turns readable once the next job
-    /// completes, or at once if a completion waits for [`progress`](WorkQ::progress). After the
-    /// event, arm again.
+    /// Requests one event, in any mode: the event handle turns readable once the next job, receive
+    /// or wait completes, or at once if a completion or a posted run of a graph waits for
+    /// [`progress`](WorkQ::progress). After the event, arm again.
     #[doc(alias = "doca_workq_event_handle_arm")]
     #[doc(alias = "doca_pe_request_notification")]
     pub fn arm(&self) {

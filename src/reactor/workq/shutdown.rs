@@ -36,12 +36,19 @@ pub struct Shutdown {
 }
 
 impl WorkQ {
-    /// Refuses new jobs from now on, and waits until nothing is in flight. Operations that wait for
-    /// a slot fail with `Shutdown`; operations in flight complete, and their results can be
-    /// fetched. Posted receives and waits fail with `Shutdown` too; in a loop of your own,
-    /// [`progress`](WorkQ::progress) returns these failures. When nothing is in flight, the WorkQ's
-    /// Rdmas and streams disconnect from their peers, as if they were dropped. If the future is
-    /// dropped before that, they disconnect when a later call is awaited.
+    /// Shuts the WorkQ down: from the first poll of the future on, it refuses new jobs, and the
+    /// future waits until nothing is in flight. Operations that wait for a slot fail with
+    /// `Shutdown`; operations in flight complete, and their results can be fetched. Posted receives
+    /// and waits fail with `Shutdown` too; in a loop of your own, [`progress`](WorkQ::progress)
+    /// returns these failures. When nothing is in flight, the WorkQ's Rdmas and streams disconnect
+    /// from their peers, as if they were dropped. If the future is dropped before that, they
+    /// disconnect when a later call is awaited.
+    ///
+    /// # Errors
+    ///
+    /// `BadState` or `OperatingSystem` if jobs are in flight, and the WorkQ cannot be awaited where
+    /// the future is polled, such as outside of a runtime in event or Hybrid mode. The WorkQ is
+    /// shut down all the same.
     ///
     /// # Cancel safety
     ///

@@ -23,7 +23,7 @@ macro_rules! nodes {
         $(#[$doc:meta])*
         fn $method:ident -> $kind:ident ($data:ty) { $job:expr }
     )*) => {$(
-        #[doc = concat!("The kind of a node of [`GraphBuilder::", stringify!($method), "`]: the type of what the node is set to.")]
+        #[doc = concat!("The kind of a node of [`GraphBuilder::", stringify!($method), "`], which documents what the node is set to.")]
         #[derive(Debug)]
         pub enum $kind {}
 

@@ -17,7 +17,9 @@ const LEVELS: u32 = 32;
 /// The maximum number of nodes of one graph.
 const NODES: usize = 1 << 24;
 
-/// Builds a [`Graph`], whose documentation has a complete example.
+/// Builds a [`Graph`], whose documentation has a complete example. The methods that add nodes say
+/// what a node *is set to*: the operands or data that
+/// [`Instance::set`](crate::graph::Instance::set) takes for it.
 ///
 /// ```
 /// use tokio_doca::{graph::Graph, Device, Dma, Error, ErrorKind, WorkQ};

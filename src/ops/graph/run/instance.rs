@@ -216,7 +216,7 @@ impl Instance {
     }
 
     /// Removes the instance that a sub-graph node was set to, and returns it; `None` if the node
-    /// was not set.
+    /// was not set, or belongs to another graph.
     pub fn take(&mut self, sub: Node<SubGraphNode>) -> Option<Instance> {
         let Level { graph, progress } = &mut self.level;
         if sub.id().graph != graph.0.number {

@@ -24,7 +24,7 @@ pub struct RunRequest<I>(I);
 ///
 /// # Panics
 ///
-/// If the run is polled after it has completed.
+/// Panics if the run is polled after it has completed.
 pub type Run<'a> = Op<RunRequest<&'a mut Instance>>;
 
 /// The operation of [`Instance::into_run`](crate::graph::Instance::into_run). Its output is the
@@ -33,8 +33,8 @@ pub type OwnedRun = Op<RunRequest<Instance>>;
 
 impl Instance {
     /// Runs the graph: starts each node once its predecessors have completed. The future completes
-    /// when all nodes have completed. If a node fails, it completes once the jobs in flight have
-    /// completed.
+    /// when all nodes have completed. If a node fails, no further nodes start, and the future
+    /// completes once all jobs in flight and all futures that have begun have completed.
     ///
     /// Nothing happens before the first poll. A run allocates nothing. If the WorkQ is full, the
     /// run waits in line, like other operations. The poll that sees a job complete also submits its

@@ -50,8 +50,9 @@ impl Rdma {
     /// - `BadState` unless the Rdma is in the state Init, or if the WorkQ is shut down, which ends
     ///   the attempt.
     ///
-    /// After an error the state is Init, or Error if the queue pair was half connected (over iWARP:
-    /// once the peer was asked). In the state Error, [`reset`](Rdma::reset) the Rdma.
+    /// After an error the state is Init, or Error if the adapter had begun to connect the queue
+    /// pair (over iWARP, if it had sent the request to the peer). In the state Error,
+    /// [`reset`](Rdma::reset) the Rdma.
     ///
     /// # Cancel safety
     ///
@@ -87,7 +88,7 @@ pub struct CmAccept(Call);
 macro_rules! options {
     ($name:ident, $most:literal, $foreign:literal, $output:ty, $said:expr) => {
         impl $name {
-            #[doc = concat!("Sends this to the peer's application: up to ", $most, " bytes, or ", $foreign)]
+            #[doc = concat!("Sends `data` to the peer's application: up to ", $most, " bytes, or ", $foreign)]
             /// to a [`foreign`](Self::foreign) one. Defaults to no data.
             pub fn private_data(mut self, data: &[u8]) -> $name {
                 self.0.private_data = data.to_vec();
@@ -98,8 +99,8 @@ macro_rules! options {
             /// private data and nothing else. The peer's own private data arrives padded with
             /// zeros, to a length that depends on the transport. Such a peer does not say what it
             /// permits: this side assumes that it permits writes, and reads and atomics if its
-            /// queue pair answers reads (no atomics over iWARP). It is not probed while the
-            /// connection is idle. Defaults to `false`.
+            /// queue pair answers reads (no atomics over iWARP). This side does not probe such a
+            /// peer while the connection is idle. Defaults to `false`.
             pub fn foreign(mut self, foreign: bool) -> $name {
                 self.0.foreign = foreign;
                 self

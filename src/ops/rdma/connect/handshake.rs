@@ -53,8 +53,9 @@ impl Rdma {
     ///
     /// As [`Rdma::export`] and [`Rdma::connect`]; `IoFailed` if the stream fails or ends;
     /// `InvalidValue` if the peer's blob is invalid; `NotPermitted` for a blob that names a socket
-    /// of another process; `ConnectionAborted` if the peer could not connect, refuses this side's
-    /// blob, or does not call `handshake_accept`. If this side had connected, it is then reset.
+    /// of a process that has not made the blob; `ConnectionAborted` if the peer could not connect,
+    /// refuses this side's blob, or does not call `handshake_accept`. If this side had connected,
+    /// it is then reset.
     ///
     /// # Cancel safety
     ///
