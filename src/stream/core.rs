@@ -368,15 +368,19 @@ impl Core {
             self.inbox.clear();
             self.lends = false;
             self.recv.keep(self.receives);
-            if let Poll::Ready(closed) = self.poll_shutdown(cx) {
-                if closed.is_ok() && self.flow.confirms() {
-                    // The peer may be waiting for the confirmation of its own end.
-                    ready!(self.poll_owed(cx))?;
-                    ready!(self.poll_delivered(self.sends.accepted(), cx))?;
-                }
-                return Poll::Ready(closed);
+            let closed = self.poll_shutdown(cx);
+            let confirms = self.flow.confirms() && closed == Poll::Ready(Ok(()));
+            if closed.is_ready() && !confirms {
+                return closed;
+            }
+            // This side also confirms the peer's end, which may be yet to come.
+            if confirms && self.flow.is_ended() {
+                _ = ready!(self.poll_owed(cx));
+                _ = ready!(self.poll_delivered(self.sends.accepted(), cx));
+                return closed;
             }
             match self.poll_frame(cx) {
+                Poll::Ready(Err(_)) if closed.is_ready() => return closed,
                 Poll::Ready(taken) => taken?,
                 Poll::Pending => {
                     self.grant(cx);

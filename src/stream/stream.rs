@@ -48,9 +48,9 @@ pub use link::StreamTransport;
 /// which keeps the order that [`StreamRdma`] documents. A write also waits while all memory for
 /// sends or all slots of the WorkQ are in use. `flush` waits until the device has everything that
 /// was written; `shutdown` waits until everything is in the peer's memory (over iWARP: until the
-/// peer's stream has received the end, for which the peer must read, write or close it). As an
-/// `AsyncBufRead`, a stream lends received data without a copy. Without RDMA, a socket is used
-/// instead of the device ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp) lists the
+/// peer's stream has received the end, for which the peer must read to the end, shut down or drop
+/// it). As an `AsyncBufRead`, a stream lends received data without a copy. Without RDMA, a socket
+/// is used instead of the device ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp) lists the
 /// differences).
 ///
 /// ```
@@ -363,14 +363,14 @@ impl Drop for RdmaStream {
             return;
         }
         let runtime = self.runtime.clone();
+        let idle = || Context::from_waker(Waker::noop());
         // The thread may be ending, and its Tokio thread-locals may be gone: the task does
         // everything then.
         let ends = |error: TryCurrentError| error.is_thread_local_destroyed();
         if !Handle::try_current().is_err_and(ends) {
             let _entered = runtime.enter();
             // The tasks of the stream have nothing left to wait for.
-            let mut idle = Context::from_waker(Waker::noop());
-            if let Poll::Ready(closed) = link.poll_close(&mut idle) {
+            if let Poll::Ready(closed) = link.poll_close(&mut idle()) {
                 if let Err(error) = closed {
                     log(|| debug!(target: "tokio_doca::stream", %peer, %error, "{REST}"));
                 }
@@ -378,13 +378,18 @@ impl Drop for RdmaStream {
             }
         }
         let (wakers, waker, linger) = (Arc::clone(&self.wakers), self.waker.clone(), self.linger);
-        let close = std::future::poll_fn(move |cx| {
-            wakers.writer.register(cx.waker());
-            link.poll_close(&mut Context::from_waker(&waker))
-        });
         let guest = self.guest.take();
         runtime.spawn(async move {
-            let closed = tokio::time::timeout(linger, close).await;
+            let close = std::future::poll_fn(|cx| {
+                wakers.writer.register(cx.waker());
+                link.poll_close(&mut Context::from_waker(&waker))
+            });
+            let mut closed = tokio::time::timeout(linger, close).await;
+            // Over iWARP only the peer's end may be missing.
+            if let (Err(_), Poll::Ready(sent)) = (&closed, link.poll_shutdown(&mut idle())) {
+                closed = Ok(sent);
+            }
+            drop(link);
             drop(guest);
             log(|| match closed {
                 Ok(Ok(())) => debug!(target: "tokio_doca::stream", %peer, "lingered"),

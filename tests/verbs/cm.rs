@@ -92,6 +92,33 @@ mod over_iwarp {
         }
     }
 
+    /// The application of one side polls nothing. Its stream has a frame that waits for a credit,
+    /// and the peer's end brings one: the stream's own task sends the frame and confirms the end.
+    #[test]
+    fn an_end_is_confirmed_by_a_stream_that_is_not_polled() {
+        on(Description::iwarp("fake0"), async |_, place| {
+            let (_listener, [mut a, mut b]) = cm::stream(&place, Place::options()).await;
+            // Each write of that many bytes is a frame of its own.
+            let (data, mut frames) = (vec![7; 8 << 10], Vec::new());
+            while let Some(taken) = a.write(&data).now_or_never() {
+                frames.push(taken.unwrap());
+                tokio::task::yield_now().await;
+            }
+            a.write_all(b"begun").await.unwrap();
+            let mut read = vec![0; frames[0] + frames[1]];
+            in_time("two frames", b.read_exact(&mut read))
+                .await
+                .unwrap();
+            in_time("the shutdown", b.shutdown()).await.unwrap();
+            // All of it arrives, also the frame that was begun.
+            let mut rest = Vec::new();
+            let (ended, read) =
+                in_time("the rest", join(a.shutdown(), b.read_to_end(&mut rest))).await;
+            ended.unwrap();
+            assert_eq!(read.unwrap(), frames[2..].iter().sum::<usize>() + 5);
+        });
+    }
+
     /// The peer is reset before it has read: a shutdown must not say that the bytes have arrived.
     #[test]
     fn a_shutdown_fails_if_the_peer_goes_without_taking_the_end() {
@@ -146,7 +173,8 @@ mod over_iwarp {
                 let request = listener.accept().await.unwrap();
                 let held = world.faults().hold_calls("rdma_get_cm_event");
                 request.reject(b"no such volume").unwrap();
-                receive.await.unwrap_err();
+                let error = receive.await.unwrap_err();
+                assert!(error.is_disconnect(), "{error}");
                 drop(held);
             };
             let (dialled, ()) = in_time("both", join(dial, refuse)).await;

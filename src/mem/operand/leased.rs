@@ -154,16 +154,11 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         check: impl Fn(Extent, Extent) -> Result<(), JobError>,
     ) -> Result<Leased<LeasesOf<S, D>, J>, JobError> {
         let rule = Rule::on_lent::<J>(order);
-        let BothSides {
-            leases,
-            src,
-            dst,
-            len,
-        } = self.take(rule, fits, check)?;
+        let both = self.take(rule, fits, check)?;
         let lent = Lent {
-            src,
-            dst,
-            len,
+            src: both.src,
+            dst: both.dst,
+            len: both.len,
             // Jobs that are made here do not read this flag; the source may be shared.
             shared: true,
             session: None,
@@ -172,7 +167,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         // SAFETY: the job names what it was lent, as `OnLent` promises: the segments of the leases.
         // If it fills, its rule has compared their lengths. The two sides are disjoint, as
         // `take` says.
-        Ok(unsafe { Leased::new(leases, job) })
+        Ok(unsafe { Leased::new(both.leases, job) })
     }
 
     /// Takes the leases, and returns the job on source, destination and session, if there is one.
@@ -187,20 +182,15 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         check(self.src.data(), self.dst.tail_extent())?;
         let session = session.map(Session::lease).transpose()?;
         let rule = Rule::on_lent::<J>(order);
-        let BothSides {
-            leases,
-            src,
-            dst,
-            len,
-        } = self.take(rule, None, check)?;
+        let both = self.take(rule, None, check)?;
         let leases = Leases {
             session,
-            ..leases.keep()
+            ..both.leases.keep()
         };
         let lent = Lent {
-            src,
-            dst,
-            len,
+            src: both.src,
+            dst: both.dst,
+            len: both.len,
             shared: leases.read.as_ref().is_some_and(Reading::is_shared),
             session: leases.session.as_ref().map(SessionLease::for_device),
         };

@@ -27,7 +27,8 @@ pub(super) async fn connect(
     let timeout = net.options.timeout;
     // Half of the time is left for TCP.
     let limit = if net.may_tcp() { timeout / 2 } else { timeout };
-    let dial = dial(net, addr, data, runtime, limit);
+    let at = net.cm_addr(CONNECT, addr)?;
+    let dial = dial(net, at, data, runtime, limit);
     let error = match in_time(CONNECT, limit, dial).await {
         Ok(connected) => return Ok(Some(connected)),
         Err(error) => error,
@@ -42,7 +43,7 @@ pub(super) async fn connect(
 
 async fn dial(
     net: &Net,
-    addr: SocketAddr,
+    at: SocketAddr,
     data: &[u8],
     runtime: &Handle,
     limit: Duration,
@@ -50,7 +51,6 @@ async fn dial(
     let begun = Instant::now();
     // This ends before `in_time` does, so that the error gives the reason.
     let left = || (limit * 15 / 16).saturating_sub(begun.elapsed());
-    let at = net.cm_addr(CONNECT, addr)?;
     let mut side = net.side(CONNECT, None).await?;
     let dial = side.core.rdma().connect_to(at);
     let answer = dial

@@ -21,6 +21,8 @@ impl Core {
     pub(in crate::stream) fn poll_rest(&mut self, cx: &mut Context<'_>) {
         _ = self.poll_owed(cx);
         _ = self.poll_begun(cx);
+        // On the way to a credit, the peer's end may have come, which this side confirms.
+        _ = self.poll_owed(cx);
     }
 
     /// Cleans up after sending has ended. The frame that was begun is lost; this returns its Buf

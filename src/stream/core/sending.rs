@@ -276,7 +276,13 @@ impl Core {
             ready!(self.sends.poll_end(cx))?;
         }
         // The confirmation may have arrived before the connection ended.
-        while !self.flow.is_confirmed() && matches!(self.poll_frame(cx), Poll::Ready(Ok(()))) {}
+        while !self.flow.is_confirmed() {
+            match self.poll_frame(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Pending if self.rdma.state() != RdmaState::Connected => return Poll::Pending,
+                _ => break,
+            }
+        }
         let ended = self.after(error);
         self.closed |= ended.is_ok();
         Poll::Ready(ended)

@@ -25,19 +25,14 @@ impl RdmaListener {
                 false => None,
             };
             let met = tcp.as_ref().and_then(Listener::local_addr);
-            let cm = net.cm_addr(BIND, met.unwrap_or(addr))?;
-            let cm = match CmListener::bind(&net.device, cm) {
+            let at = net.cm_addr(BIND, met.unwrap_or(addr));
+            let cm = match at.and_then(|at| CmListener::bind(&net.device, at)) {
                 Ok(cm) => Some(cm),
                 Err(error) if tcp.is_some() && error.kind() == ErrorKind::NotSupported => {
                     no_rdma(&error);
                     None
                 }
-                Err(error)
-                    if tcp.is_some()
-                        && error.kind() == ErrorKind::AlreadyExist
-                        && addr.port() == 0
-                        && tries < TRIES =>
-                {
+                Err(_) if tcp.is_some() && addr.port() == 0 && tries < TRIES => {
                     tries += 1;
                     continue;
                 }

@@ -122,28 +122,22 @@ impl Net {
         cm_offer(self.options.frame_size, data)
     }
 
-    /// Returns true if rdma_cm and TCP are both used and cannot share a port: iWARP has TCP's
-    /// ports.
-    pub(in crate::stream) fn is_cm_apart(&self) -> bool {
-        self.options.or_tcp && is_iwarp(&self.device)
-    }
-
     /// Returns the address of rdma_cm at a [`StreamAddr::Cm`](crate::stream::StreamAddr::Cm): this
-    /// address, or if TCP has it, the next port.
+    /// address, or the next port if TCP has this one, and iWARP cannot share it with TCP.
     pub(in crate::stream) fn cm_addr(
         &self,
         op: &'static str,
-        addr: SocketAddr,
+        mut addr: SocketAddr,
     ) -> Result<SocketAddr> {
-        if !self.is_cm_apart() {
+        if !self.options.or_tcp || !is_iwarp(&self.device) {
             return Ok(addr);
         }
-        let Some(next) = addr.port().checked_add(1) else {
-            let text =
-                "with or_tcp, iWARP takes the port after TCP's, and there is none after 65535";
-            return Err(Error::new(ErrorKind::InvalidValue, op, text));
-        };
-        Ok(SocketAddr::new(addr.ip(), next))
+        let next = addr.port().checked_add(1).ok_or_else(|| {
+            let text = "with or_tcp iWARP takes the port after TCP's: there is none after 65535";
+            Error::new(ErrorKind::InvalidValue, op, text)
+        })?;
+        addr.set_port(next);
+        Ok(addr)
     }
 
     /// Sends a hello, and reads the answer. The hello has no credits: a connector with RDMA gives

@@ -566,6 +566,20 @@ pub async fn streams_end(place: &Place) {
     drop((a, b));
     assert_eq!(in_time("the end", listener.drain(LIMIT)).await, 0);
 
+    // A side that was dropped after its end still confirms the end of the other one.
+    let (listener, [mut a, mut b]) = stream(place, Place::options()).await;
+    let mut b_read = Vec::new();
+    b.write_all(b"question").await.unwrap();
+    a.write_all(b"answer").await.unwrap();
+    let ends = join(a.shutdown(), b.read_to_end(&mut b_read));
+    let (ended, read) = in_time("the answer", ends).await;
+    ended.unwrap();
+    assert_eq!(read.unwrap(), 6);
+    drop(a);
+    in_time("the end", b.shutdown()).await.unwrap();
+    drop(b);
+    assert_eq!(in_time("the end", listener.drain(LIMIT)).await, 0);
+
     let (listener, both) = stream(place, Place::options()).await;
     drop(both);
     assert_eq!(in_time("the end", listener.drain(LIMIT)).await, 0);

@@ -195,7 +195,7 @@ impl Traits {
         })
     }
 
-    /// Returns the maximum length of a request's local list of a request.
+    /// Returns the maximum length of a request's local list.
     pub(in super::super) fn sges(&self) -> u32 {
         self.max_sge
     }

@@ -42,19 +42,14 @@ impl RcConnection {
         Ok(qp)
     }
 
-    /// Ends the claim of `qp`. Returns the locked connection, if `qp` is still its queue pair and
-    /// is not connected yet.
+    /// Ends the claim of `qp`. Returns the locked connection, if `qp` is still its queue pair.
     fn claimed(&self, qp: &Arc<Qp>) -> Result<BriefGuard<'_, RcInner>> {
         let mut inner = self.inner();
-        let same = inner.qp.as_ref().is_some_and(|it| Arc::ptr_eq(it, qp));
-        if same {
+        if inner.qp.as_ref().is_some_and(|it| Arc::ptr_eq(it, qp)) {
             inner.connecting = false;
-        }
-        if same && inner.state == EndpointState::Init {
             return Ok(inner);
         }
-        let text = "it was reset or dropped, or failed, while it was being connected";
-        Err(Error::new(ErrorKind::ConnectionAborted, None, text))
+        Err(lost())
     }
 
     /// Ends the claim of a queue pair that could not be connected. A queue pair that is `half`
@@ -88,6 +83,9 @@ impl RcConnection {
         waits: bool,
     ) -> Result<()> {
         let mut inner = self.claimed(qp)?;
+        if inner.state != EndpointState::Init {
+            return Err(lost());
+        }
         inner.waits = waits && !inner.got;
         (inner.peer, inner.path) = (Some(peer), Some(path));
         self.set_state(&mut inner, EndpointState::Connected);
@@ -96,4 +94,9 @@ impl RcConnection {
         wake();
         Ok(())
     }
+}
+
+fn lost() -> Error {
+    let text = "it was reset or dropped, or failed, while it was being connected";
+    Error::new(ErrorKind::ConnectionAborted, None, text)
 }

@@ -124,6 +124,7 @@ impl RcConnection {
             (EndpointState::Error(first), _) if is_first => first,
             (EndpointState::Error(first), Some(cause)) if news && own && first == cause => cause,
             (EndpointState::Error(first), _) => JobError::flushed(first),
+            _ if waits => JobError::flushed(self.patience.flushed()),
             _ => JobError::flushed(JobError::of(Reason::Reset)),
         };
         if !(inner.retired && token.table() != 0) {

@@ -280,11 +280,10 @@ impl Attempt {
         Box::new(move || {
             self.id.clear_deadline();
             let cause = JobError::device(error.kind(), 0);
-            // If the connection has failed or was reset meanwhile, the claim has ended with it.
-            let _ = self.conn.give_back(&self.qp, self.half, cause);
+            let given_back = self.conn.give_back(&self.qp, self.half, cause);
             let Attempt { answer, qp, .. } = self;
             qp.let_go();
-            contain("a waker", || answer(Err(error)));
+            contain("a waker", || answer(Err(given_back.err().unwrap_or(error))));
         })
     }
 }

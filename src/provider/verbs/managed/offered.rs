@@ -74,7 +74,7 @@ fn not_bound(error: Error, addr: SocketAddr) -> Error {
     let (kind, text) = match error.errno() {
         Some(libc::EADDRINUSE) => (
             ErrorKind::AlreadyExist,
-            format!("another listener has {addr} by rdma_cm"),
+            format!("another listener has {addr} by rdma_cm, or over iWARP by TCP"),
         ),
         Some(libc::ENODEV) => (
             ErrorKind::NotSupported,
