@@ -87,7 +87,7 @@ struct Measured {
     sleeps: usize,
 }
 
-/// Copies one buffer after the other, and measures the time of each copy.
+/// Copies the same buffer again and again, one copy at a time, and measures the time of each copy.
 async fn measure(device: &Device, workq: &WorkQ) -> Result<Measured> {
     let mmap = Mmap::builder().device(device).alloc(2 * BYTES)?;
     let pool = BufPool::builder(&mmap).element_size(BYTES).build()?;

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! At each tick of the timer the loop submits a batch of copies, each with a number that is
-//! returned with its result. The loop sleeps in `epoll_wait` for both: arm, wait, clear, progress.
+//! returned with its result. The loop sleeps in `epoll_wait` for the timer and for completions:
+//! arm, wait, clear, progress.
 use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;

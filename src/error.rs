@@ -290,8 +290,8 @@ impl JobError {
 /// Errors that providers of devices ([`device::contract`](crate::device::contract)) return for
 /// jobs.
 impl JobError {
-    /// Returns the error of a job that the device ended with an error: its kind, and the vendor's
-    /// own code.
+    /// Returns the error of a job that failed on the device, with its kind and the vendor's own
+    /// code.
     pub const fn device(kind: ErrorKind, vendor: u64) -> JobError {
         JobError::new(Reason::Device, kind.code() as u64, vendor)
     }

@@ -45,8 +45,8 @@ impl Arrivals {
         }
     }
 
-    /// Lets one more client arrive. If [`ARRIVING`] clients are arriving already, drops the oldest
-    /// first.
+    /// Lets one more client arrive. If [`ARRIVING`] clients are arriving already, waits until the
+    /// oldest one has left or has had [`SPARED`], and then drops it.
     pub(crate) async fn next(&mut self) -> Arrival {
         self.arriving.retain(|(_, client)| !client.is_closed());
         if self.arriving.len() == ARRIVING {

@@ -18,8 +18,9 @@ use super::{Result, say};
 
 /// Pause between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The time in which a replica must lend its memory, and the maximum length of its export blob.
+/// The time in which a replica must lend its memory.
 const LENDING: Duration = Duration::from_secs(5);
+/// The maximum length of a replica's export blob, in bytes.
 const BLOB: u32 = 1024;
 
 /// Keeps one replica connected and up to date.

@@ -127,12 +127,12 @@ impl Socket {
         either!(self, stream => stream.writable().await)
     }
 
-    /// Polls until the socket is writable. Only the last task that polled is woken.
+    /// Polls whether the socket is writable. The last task that polled is woken once it is.
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         either!(self, stream => stream.poll_write_ready(cx))
     }
 
-    /// Polls until the socket is readable. Only the last task that polled is woken.
+    /// Polls whether the socket is readable. The last task that polled is woken once it is.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         either!(self, stream => stream.poll_read_ready(cx))
     }

@@ -3,9 +3,10 @@
 #![doc = include_str!("links.md")]
 #![doc = include_str!("../../docs/guide/README.md")]
 
-/// The chapters are the Markdown files of `docs`. There links lead to files; here `links.md` comes
-/// first, and of two definitions of a link CommonMark takes the first one. So it does of pictures,
-/// which `pictures.md` has as text.
+/// The chapters are the Markdown files of `docs`, whose links and pictures lead to files.
+/// `links.md` and `pictures.md` come before each chapter, and define the same links as items of
+/// this crate, and the same pictures as data URLs: of two definitions CommonMark takes the first
+/// one.
 macro_rules! chapters {
     ($($name:ident: $file:literal,)*) => {$(
         #[doc = include_str!("links.md")]

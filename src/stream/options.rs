@@ -16,9 +16,9 @@ use crate::reactor::TABLES;
 /// software device holds more.
 const IN_FLIGHT: usize = 448 << 10;
 
-/// The largest packet size of all ports (`LARGEST`), and the size that passes on every Ethernet
-/// network (`SURE`).
+/// The largest packet size of all ports.
 pub(super) const LARGEST: Mtu = Mtu::Bytes4096;
+/// The packet size that passes on every Ethernet network.
 pub(super) const SURE: Mtu = Mtu::Bytes1024;
 
 /// How long a frame on the software device waits for a receive that the peer claims to have posted.

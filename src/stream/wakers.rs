@@ -66,7 +66,8 @@ impl Wake for Wakers {
     fn wake_by_ref(self: &Arc<Self>) {
         self.wake_reader();
         self.wake_writer();
-        // After a task sets the flag, it checks for the events for which this wakes.
+        // This load may miss a flag that is being set: the code that sets it polls the Core
+        // afterwards, and so notices the event itself.
         if self.has_rest.load(Ordering::Relaxed) {
             self.wake_tasks(None);
         }

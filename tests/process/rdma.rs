@@ -375,7 +375,7 @@ fn contexts_that_come_and_go_leave_nothing_on_their_workq() {
     one.ends();
 }
 
-/// Returns the files behind the message rings and doorbell pages of this process.
+/// Returns the inodes of the files behind the message rings and doorbell pages of this process.
 fn arenas() -> BTreeSet<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let lines = maps.lines().filter(|it| it.contains("tokio-doca-arena"));

@@ -89,8 +89,8 @@ struct Place {
 
 struct End {
     side: Side,
-    /// Memory that the peer may access. It is in a pool, so that no leases are taken there (ADR
-    /// 22).
+    /// Memory that the peer may access. A pool has its range, so RemoteBufs of this memory take no
+    /// leases, although the peer is in this process (ADR 0022).
     memory: Buf,
     /// The peer's memory.
     remote: RemoteMmap,
@@ -147,7 +147,8 @@ impl End {
     }
 }
 
-/// Delivers a message to the oldest receive without one. Returns false if there is none.
+/// Delivers a message to the oldest receive that has no message yet. Returns false if every receive
+/// has one.
 fn deliver(places: &mut VecDeque<Place>, bytes: &[u8], received: Came) -> bool {
     let Some(place) = places.iter_mut().find(|place| place.came.is_none()) else {
         return false;

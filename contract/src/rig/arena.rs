@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use tokio_doca::device::contract::{Region, Registration, Segment};
 use tokio_doca::device::{Access, Device, RegistrationUse};
 
-/// `Region::addr` is page aligned.
+/// The size of a page in bytes: `Region::addr` is page aligned.
 const PAGE: usize = 4096;
 
 /// Registered memory. A check that fails leaks it.

@@ -14,7 +14,7 @@ pub struct CmOptions {
     /// Bytes for the peer's application.
     pub private_data: Vec<u8>,
     /// True if the peer is a program without this library. The library then sends it only
-    /// `private_data`, without data of its own, and expects none from the peer.
+    /// `private_data`, without data of its own, and expects no such data from the peer.
     pub foreign: bool,
     /// The time at which the attempt fails.
     pub deadline: Instant,

@@ -201,7 +201,8 @@ impl Slab {
         loop {
             let turn = self.waiters.turn_of(node);
             if turn == Turn::Hold {
-                // A task that was notified before this one may be polled in time.
+                // A task that was notified earlier may be polled meanwhile, and take the element.
+                // If it is not, this task overtakes it at its next poll.
                 waker.wake_by_ref();
                 return None;
             }

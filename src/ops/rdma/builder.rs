@@ -317,7 +317,7 @@ impl Rdma {
         self.0.extra().permissions
     }
 
-    /// Returns how many jobs the device works on at once: a power of two.
+    /// Returns the maximum number of jobs that the device works on at once: a power of two.
     #[doc(alias = "doca_rdma_get_send_queue_size")]
     pub fn send_queue_size(&self) -> u32 {
         self.0.extra().send_queue_size
@@ -356,9 +356,9 @@ impl Rdma {
         self.port().transport()
     }
 
-    /// Returns the path to the peer: both addresses, and the largest packet. Returns `None` before
-    /// the connection, and on a device without a network. The path is kept until the next
-    /// [`reset`](Rdma::reset).
+    /// Returns the path to the peer: both addresses, and the maximum payload of a packet. Returns
+    /// `None` before the connection, and on a device without a network. The path is kept until the
+    /// next [`reset`](Rdma::reset).
     pub fn path(&self) -> Option<Path> {
         self.port().path()
     }

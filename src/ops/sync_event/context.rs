@@ -170,7 +170,8 @@ impl SyncEvent {
         self.0.detach()
     }
 
-    /// Returns the number of the event's entries for waits.
+    /// Returns how many waits the device can have at once. Further ones queue
+    /// ([`SyncEventBuilder::waits`]).
     pub fn waits(&self) -> u32 {
         self.0.extra().waits
     }

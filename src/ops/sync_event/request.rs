@@ -13,7 +13,8 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture};
 
-/// A request to get, set or add. `C` is the event: borrowed (`&SyncEvent`) or owned (`SyncEvent`).
+/// A request to get or set the counter of an event, or to add to it. `C` is the event, borrowed
+/// (`&SyncEvent`) or owned (`SyncEvent`), and `A` the type of the answer.
 pub struct EventRequest<C, A = u64> {
     event: C,
     job: EventJob,

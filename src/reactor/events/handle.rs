@@ -206,9 +206,10 @@ impl Events {
     ///
     /// # Panics
     ///
-    /// In a runtime without I/O, as Tokio's own types for descriptors do: Tokio cannot be asked
-    /// whether a runtime has I/O. An operation that begins calls this before it has a slot or is in
-    /// a list. An operation that began on another runtime is abandoned when it is dropped.
+    /// Panics in a runtime without I/O, as Tokio's own types for descriptors do, since Tokio cannot
+    /// be asked whether a runtime has I/O. An operation that begins calls this before it has a slot
+    /// or is in a list, so that the panic leaves nothing behind. An operation that began on another
+    /// runtime continues as after a drop.
     #[inline]
     pub(in crate::reactor) fn register<T: Driven>(&self, driven: &Arc<T>) -> Result<(), JobError> {
         let Ok(handle) = Handle::try_current() else {

@@ -2,7 +2,7 @@
 //! poll to its result. `run` has the waiter of a graph's run, which has many jobs. `stream_slot`
 //! has the waiter of a stream, in line for the slots that streams may hold.
 //!
-//! These files import `waiting` and the folders below it.
+//! These files import `waiting` and the layers below it in the table of `reactor/mod.rs`.
 
 mod job_future;
 mod run;

@@ -161,7 +161,8 @@ impl RunWaiter {
         if shared.policy().is_busy() {
             shared.poll_queue(&at.queue, LOOKS);
         }
-        // The job may have been submitted from the line, by a task of another runtime than before.
+        // This thread's runtime is registered: if the job has waited in line, the run may have been
+        // polled on another runtime when it entered the line.
         if shared.events.try_register(shared) {
             shared.arm_for_orphans(true);
         }

@@ -19,8 +19,8 @@ use crate::reactor::spin::Spin;
 use crate::reactor::workq::Attachment;
 use crate::sync::atomic::fence;
 
-/// The maximum number of polls of a queue in one call. After each call the operation checks whether
-/// another thread has collected its completion.
+/// The maximum number of polls of a queue in one call of `poll_queue`. After each call the
+/// operation checks whether another thread has collected its completion.
 const AT_ONCE: usize = 16;
 
 /// The completion that an operation waits for: of a job, a receive or a wait for a sync event.

@@ -227,8 +227,8 @@ impl Shared {
         }
     }
 
-    /// Returns true if a future still waits by `policy`. A future calls this before it sleeps,
-    /// after it was stored where a change of mode finds it.
+    /// Returns true if `policy` still applies to this thread. A future that waits by it calls this
+    /// before it sleeps, after it was stored where a change of mode finds it.
     pub(in crate::reactor) fn is_still(&self, policy: Policy) -> bool {
         this_thread::is_in_own_loop(self) || self.mode.is_still(policy)
     }

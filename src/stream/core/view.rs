@@ -56,7 +56,7 @@ use crate::reactor::{RdmaState, RdmaWatch, WorkQ};
 /// # }
 /// ```
 ///
-/// It has no methods for messages, since the peer would take the messages for frames:
+/// A `StreamRdma` has no methods for messages, since the peer would take the messages for frames:
 ///
 /// ```compile_fail,E0599
 /// # use tokio_doca::{error::JobError, stream::RdmaStream};

@@ -46,15 +46,16 @@ pub struct ListenerStats {
     /// [`connections`](crate::stream::StreamOptions::connections) streams was in use.
     pub full: u64,
     /// Peers that took longer than the [`timeout`](crate::stream::StreamOptions::timeout), or that
-    /// were dropped for another peer after 100 ms of silence
-    /// ([`half_open`](crate::stream::StreamOptions::half_open)).
+    /// were dropped while silent: after 100 ms for another peer
+    /// ([`half_open`](crate::stream::StreamOptions::half_open)), or at once if the system had no
+    /// descriptor or memory for that peer.
     pub timed_out: u64,
     /// Peers whose `accept` failed for another reason: they gave up, or the listener drains.
     pub failed: u64,
     /// Peers that closed their connection without a hello, or sent something else. The hello is the
     /// first message of a connector.
     pub strangers: u64,
-    /// Peers that are connected and have sent nothing yet: at most
+    /// Peers that are connected and have not sent their whole hello yet: at most
     /// [`half_open`](crate::stream::StreamOptions::half_open).
     pub half_open: u64,
 }

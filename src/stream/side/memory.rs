@@ -159,8 +159,8 @@ impl Memory {
 }
 
 impl StreamOptions {
-    /// Returns the length of a frame's Buf, including the padding to `ALIGN`, and the number of a
-    /// stream's own Bufs: to receive, and to send.
+    /// Returns the length of a frame's Buf, including the padding to `ALIGN`, and the numbers of a
+    /// stream's own Bufs to receive and to send.
     fn bufs_of_a_stream(&self) -> (usize, usize, usize) {
         let receives = match self.recv_bufs {
             Some(_) => 0,

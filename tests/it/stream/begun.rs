@@ -210,7 +210,8 @@ fn it_leaves_by_the_runtime_that_writes() {
                 let runtime = tokio::runtime::Builder::new_current_thread();
                 let runtime = { runtime }.enable_all().build().unwrap();
                 runtime.block_on(async { here.write_all(&[byte(at)]).await.unwrap() });
-                // The runtime ends here.
+                // If `ends` is set, the runtime ends here; otherwise it is returned, and nothing
+                // drives it.
                 (here, (!ends).then_some(runtime))
             });
             let (mut here, runtime) = begin.await.unwrap();

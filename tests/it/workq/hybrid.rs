@@ -29,7 +29,7 @@ fn wakes_itself(waits: Pin<&mut impl Future>, count: &Arc<Count>) -> bool {
     count.wakes() > before
 }
 
-/// Returns true if the future keeps spinning: from the second poll on, only the last one to begin
+/// Returns true if the future keeps spinning: from the second poll on, only the one that began last
 /// does.
 fn spins(mut waits: Pin<&mut impl Future>) -> bool {
     let count = Count::new();

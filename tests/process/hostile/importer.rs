@@ -176,7 +176,7 @@ fn importers_that_are_silent_slow_or_many_stand_in_nobodys_way() {
     victim.honest();
     let held = open(&victim);
     assert!(held <= KEPT + 2, "{held} descriptors for those that stay");
-    // The exporter ignores messages on connections that stay.
+    // The exporter ignores messages on connections that it keeps open.
     for socket in &kept[..10] {
         send(socket, &stay, &[]).unwrap();
     }

@@ -220,7 +220,7 @@ impl Drop for HeldCalls {
 #[derive(Clone, Copy, Debug)]
 pub struct Fake(pub(super) usize);
 
-/// A guard: the adapter carries out nothing until it is dropped.
+/// While this guard exists, the adapter carries out nothing.
 #[must_use]
 pub struct Hold(usize);
 

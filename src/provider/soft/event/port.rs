@@ -317,7 +317,7 @@ impl EventPort for SoftPort {
             port.watch();
         }
         drop(inner);
-        // The poll must come after the value was published.
+        // `is_due` must come after the threshold was published.
         if port.event.is_due() {
             port.mark_ready();
         }

@@ -64,8 +64,8 @@ impl Dialling for Asked {
 }
 
 impl Shared {
-    /// Begins to dial without blocking, on a kept connection to the process. Returns `None` if
-    /// there is no such connection, or if the blob is refused.
+    /// Begins to dial without blocking, on a connection to the peer's process that was kept.
+    /// Returns `None` if there is no such connection, or if the blob is refused or of this process.
     pub(super) fn begin_dial(self: &Arc<Self>, blob: &[u8]) -> Option<Asked> {
         let mut parties = self.parties(blob).ok()?;
         if parties.ticket.local().is_some() {

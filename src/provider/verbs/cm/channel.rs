@@ -76,8 +76,8 @@ pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Re
     THREADS.get().run(Box::new(run)).map_err(|(error, _)| error)
 }
 
-/// Runs a function that may block and that takes no lock: at once on a thread of [`step`],
-/// otherwise as `step` does.
+/// Runs a function that may block and that takes no lock. If this thread is one of [`step`]'s, it
+/// runs the function at once; otherwise it passes the function to `step`.
 pub(super) fn step_at_once(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     if STEPS.get() {
         run();

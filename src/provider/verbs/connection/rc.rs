@@ -88,11 +88,11 @@ pub(in super::super) struct RcInner {
     pub(in super::super) timeouts: Timeouts,
     /// The number of probes that were sent since a completion was seen.
     pub(super) probes: u32,
-    /// The Job that has waited too long, and the cause of the failure, unless the Job's completion
-    /// waits to be polled.
+    /// A Job that has waited too long, and the error with which the connection is about to fail.
+    /// Both are discarded if the next poll finds the Job's completion.
     pub(super) overdue: Option<(Token, JobError)>,
-    /// If the peer is silent, the cause of the failure, unless the peer's answer to a probe waits
-    /// to be polled.
+    /// The error with which the connection is about to fail, since its peer was silent for too
+    /// long. It is discarded if the next poll finds an answer of the peer.
     pub(super) silent: Option<JobError>,
     /// The Job whose failure is the cause in the state, if the Job has not ended yet.
     pub(in super::super) first_failed: Option<Token>,

@@ -394,8 +394,8 @@ impl DoorbellPage {
             let mut bits = self
                 .word(self.side, HINTS + 8 * word as usize)
                 .swap(0, Ordering::SeqCst);
-            // A sender that still saw its own earlier hint has published its message before this
-            // fence. The caller polls after the fence.
+            // A sender that still saw its own earlier hint, and so gave no other, has published its
+            // message before this fence. The caller polls after the fence, and finds the message.
             fence(Ordering::SeqCst);
             while bits != 0 {
                 if let Some(endpoint) = self.member(word * 64 + bits.trailing_zeros()) {

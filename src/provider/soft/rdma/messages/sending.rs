@@ -137,7 +137,7 @@ impl Sending {
         self.part.unwrap_or(0)
     }
 
-    /// Notifies the peer of a write to its memory.
+    /// Completes the peer's next receive, after a write with an immediate.
     pub(in super::super) fn notify_peer(&mut self, messages: &MessageRing, head: Head) -> Sent {
         if messages.capacity(self.number).is_none() {
             return Sent::NoReceive;
