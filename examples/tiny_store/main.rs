@@ -89,8 +89,11 @@ async fn run() -> Result<()> {
         ("put", [block]) => {
             let mut input = Vec::new();
             std::io::stdin()
-                .take(BLOCK as u64)
+                .take(BLOCK as u64 + 1)
                 .read_to_end(&mut input)?;
+            if input.len() > BLOCK {
+                return Err(format!("a block has {BLOCK} bytes, and the input more").into());
+            }
             let mut data = [0; BLOCK];
             data[..input.len()].copy_from_slice(&input);
             Client::connect(&device, addr)

@@ -174,4 +174,15 @@ fn what_is_wrong_is_said_in_a_sentence() {
         let said = text(&output.stderr);
         assert!(said.contains(says), "{words:?}: {said}");
     }
+    let mut client = store(&["put", addr, "5"]);
+    client.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut client = client.spawn().unwrap();
+    let mut input = client.stdin.take().unwrap();
+    // The program may end before it has read everything.
+    _ = input.write_all(&[b'x'; 4097]);
+    drop(input);
+    let output = client.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("a block has 4096 bytes"), "{said}");
 }
