@@ -317,7 +317,8 @@ impl JobError {
         JobError::of(Reason::ExportRevoked)
     }
 
-    /// Returns the error of a job whose exporting process has ended. For providers.
+    /// Returns the error of a job on imported memory whose exporter's process has ended. For
+    /// providers.
     pub const fn exporter_gone() -> JobError {
         JobError::of(Reason::ExporterGone)
     }

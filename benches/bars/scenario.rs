@@ -1,6 +1,7 @@
 //! Scenarios that run in a child process, under a counting tool: `bars scenario NAME JOBS`.
 //!
-//! The cost of a job is the difference of two runs with different numbers of jobs.
+//! The cost of a job is the difference of the counts of two runs, divided by the difference of
+//! their numbers of jobs.
 
 use std::process::{Command, Stdio};
 

@@ -55,7 +55,7 @@ impl FromStr for Place {
         let ([Some(lid), Some(qpn), Some(psn), Some(gid)], None) = (place, fields.next()) else {
             return Err(format!("{line:?} is not LID:QPN:PSN:GID in hexadecimal"));
         };
-        // Each field is as wide as its digits.
+        // The casts lose nothing: 4 digits fit into a `u16`, and 6 into a `u32`.
         Ok(Place {
             lid: lid as u16,
             qpn: qpn as u32,

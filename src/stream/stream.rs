@@ -255,7 +255,7 @@ impl RdmaStream {
         link.poll_take_buf(&mut cx)
     }
 
-    /// Leaves the line for a Buf, in which a `recv_buf` waited that was dropped.
+    /// Takes a dropped `recv_buf` out of the line in which it waited for a Buf.
     pub(super) fn leave_bufs(&mut self) {
         if self.link.is_some() {
             let (link, mut cx) = self.link();

@@ -182,7 +182,7 @@ fn a_program_on_libibverbs_and_this_crate_share_a_protection_domain() {
     let bytes: Vec<u8> = (0..LEN).map(|at| at as u8).collect();
     src.extend_from_slice(&bytes).unwrap();
 
-    // The program's queue pair reads the crate's memory by its key.
+    // The program's queue pair writes from the crate's memory, by that memory's lkey.
     let mut theirs = vec![0; LEN];
     let key = src.mkey(&device).unwrap();
     program.writes((src.as_ptr().as_ptr() as u64, key), &mut theirs);

@@ -298,7 +298,7 @@ fn event_mode_writes_once_per_sleep_and_reads_never() {
         let rings = of(&trace.engine, "write");
         assert_eq!(rings, of(&trace.all, "write"), "{trace:?}");
         assert!(rings <= MORE as u64, "{trace:?}");
-        // Counts only if the runtime slept for at least half of the jobs.
+        // A run counts only if the runtime slept for at least half of the jobs.
         let waited = trace.sleeps >= MORE as u64 / 2;
         if waited && of(&trace.all, "write") <= trace.sleeps {
             return;

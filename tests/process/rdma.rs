@@ -72,7 +72,7 @@ async fn active(side: &Side) {
 
     // Waits until the other side has read the counter, which is overwritten next.
     assert_eq!(side.recv().await.unwrap(), b"looked");
-    // A message larger than an inline copy, and much larger than the stream of a channel.
+    // A write larger than a copy that runs inline.
     let all = remote.buf(..).unwrap();
     let message = large(side);
     message

@@ -114,8 +114,8 @@ fn an_op_may_be_dropped_in_a_runtime_without_io() {
     });
 }
 
-/// Dropping an `Op` registers the orphan with the runtime. A thread that is panicking must not
-/// change the panic hook, which would end the process.
+/// Dropping an `Op` registers the orphan with the runtime. Tokio's panic is caught even while the
+/// thread unwinds from another one.
 #[test]
 fn an_op_that_a_panic_drops_may_meet_such_a_runtime() {
     if !alone(test_name!(an_op_that_a_panic_drops_may_meet_such_a_runtime)) {

@@ -29,7 +29,8 @@ pub(super) struct Summary {
 }
 
 impl Report {
-    /// Counts the rows of a run that had `checks` to make.
+    /// Returns the report of a run of `checks` checks, with the numbers of its rows in each state.
+    /// Checks without a row were not run.
     pub(super) fn new(about: About, rows: Vec<Row>, checks: usize, took: Duration) -> Report {
         let count = |state| rows.iter().filter(|row| row.state == state).count();
         let summary = Summary {

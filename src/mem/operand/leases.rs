@@ -162,7 +162,8 @@ impl Grow for Option<Writing> {
     }
 }
 
-/// The Lease of one type of operand, or none, which converts to a Lease of any operand.
+/// A Lease on operands of one type, or no Lease (`()`, `None`). It converts to `K`, the enum in
+/// which a slot keeps a Lease on an operand of any type.
 pub trait IntoKept<K> {
     /// Converts the Lease to the form in which a slot keeps it.
     fn kept(self) -> Option<K>;

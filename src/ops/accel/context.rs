@@ -307,9 +307,10 @@ impl AccelBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device has no accelerator, or one that cannot signal an event-driven
-    /// WorkQ; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if the WorkQ
-    /// was shut down; `Full` if the WorkQ already has 8 devices.
+    /// `NotSupported` if the device has no accelerator, or one whose jobs cannot signal an event
+    /// handle and the WorkQ is not busy-polled; `InvalidValue` if the WorkQ is deeper than the
+    /// device allows; `BadState` if the WorkQ was shut down; `Full` if the WorkQ already has 8
+    /// devices.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Accel> {

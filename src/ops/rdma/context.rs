@@ -18,8 +18,10 @@ pub(super) const BLOB: usize = 1024;
 /// A context is attached to one [`WorkQ`](crate::WorkQ); clones are handles of the same context. To
 /// connect, each side exports a blob ([`export`](Rdma::export)), sends it to the other side over a
 /// channel of the application, and passes the blob that it received to [`connect`](Rdma::connect).
-/// Over a stream, [`handshake`](Rdma::handshake) does all of this; a server calls
-/// [`handshake_accept`](Rdma::handshake_accept).
+/// Over a byte stream such as a `TcpStream` a handshake does all of this: a client calls
+/// [`handshake_connect`](Rdma::handshake_connect), a server
+/// [`handshake_accept`](Rdma::handshake_accept), and two sides without such roles both call
+/// [`handshake`](Rdma::handshake).
 ///
 /// ```
 /// # use tokio_doca::{error::JobError, BufPool, Device, ErrorKind, Mmap, Rdma, WorkQ};

@@ -251,8 +251,8 @@ fn poll_event(
     }
     ends.register(cx.waker());
     shared.enqueue_run(asleep, cx.waker());
-    // Arm, then poll. The run's slots count as asleep from the submission on, so that each turn for
-    // an event arms again.
+    // Arm, then poll. The run's slots count as asleep from the submission on, so that each thread
+    // that polls because of an event arms the queue again.
     fence(Ordering::SeqCst);
     if !shared.expected.load(Ordering::Relaxed) && shared.arm() {
         shared.turn();

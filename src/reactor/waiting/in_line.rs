@@ -100,7 +100,7 @@ impl Attachment {
     ///
     /// # Errors
     ///
-    /// The error of `Events::register`: nothing would wake this operation.
+    /// Fails if `Events::register` fails, since nothing would then wake this operation.
     fn sleep_in_line(
         &self,
         policy: Policy,

@@ -136,7 +136,7 @@ impl StreamRdma {
         self.0.fetch_add(remote, add)
     }
 
-    /// Adds a node to a graph, which writes to the peer's memory as the node of
+    /// Adds a node to `graph`, and returns it. The node writes to the peer's memory, as the node of
     /// [`GraphBuilder::rdma_write`] does.
     pub fn write_node(&self, graph: &mut GraphBuilder) -> Node<WriteNode> {
         graph.rdma_write(&self.0)

@@ -132,7 +132,7 @@ impl Link {
         either!(self, core => core.poll_take_buf(cx)).map_err(io_error)
     }
 
-    /// Leaves the line for a Buf, in which a `recv_buf` waited that was dropped.
+    /// Takes a dropped `recv_buf` out of the line in which it waited for a Buf.
     pub(super) fn leave_bufs(&mut self, cx: &mut Context<'_>) {
         either!(self, core => core.leave_bufs(cx));
     }

@@ -266,7 +266,7 @@ impl RdmaLink {
         self.poll_with(cx, Core::poll_take_buf)
     }
 
-    /// Leaves the line for a shared receive Buf, in which a `recv_buf` waited that was dropped.
+    /// Takes a dropped `recv_buf` out of the line in which it waited for a shared receive Buf.
     pub(super) fn leave_bufs(&mut self, cx: &mut Context<'_>) {
         self.popped(cx);
     }

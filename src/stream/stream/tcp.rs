@@ -211,7 +211,7 @@ impl TcpCore {
         Poll::Ready(Ok(Some(buf)))
     }
 
-    /// Leaves the line for a Buf, in which a `recv_buf` waited that was dropped.
+    /// Takes a dropped `recv_buf` out of the line in which it waited for a Buf.
     pub(super) fn leave_bufs(&mut self, _: &mut Context<'_>) {
         self.bufs.as_mut().stop();
     }

@@ -315,8 +315,8 @@ async fn spend_budget() {
     .await;
 }
 
-/// The WorkQ is first registered while the task has no budget: `poll_read_ready` then wakes its
-/// waker at once, which must not poll again without end.
+/// The WorkQ is first registered while the task has no budget: `poll_read_ready` then wakes the
+/// waker at once, which must not make the task poll without end.
 #[test]
 fn a_spent_budget_does_not_recurse() {
     let config = Config::new(false, Mode::EventDriven);

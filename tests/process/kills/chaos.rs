@@ -81,7 +81,8 @@ async fn hears(side: &Side) -> Result<(), JobError> {
     }
 }
 
-/// A member process, which meets the peers that it is told, again and again.
+/// Runs in each child process: for each request of the parent, connects to the peer that the parent
+/// names, and runs a session with it.
 fn member(seed: u64) {
     let mut random = Random(seed);
     let pid = std::process::id() as i32;

@@ -331,8 +331,8 @@ impl World {
         self.ends.get_mut(&id)?.recvs.pop_front()
     }
 
-    /// Fails an end for this cause, and flushes its Jobs and receives. If `by_first` is true, its
-    /// first Job fails with the cause itself.
+    /// Fails an endpoint with this cause, and flushes its Jobs and receives. If `by_first` is true,
+    /// its first Job fails with the cause itself.
     fn fail(&mut self, id: u64, cause: JobError, by_first: bool, later: &mut Later) {
         let Some(end) = self.ends.get_mut(&id) else {
             return;

@@ -60,8 +60,8 @@ pub struct Description {
     pub keeps_completions: bool,
     /// True if a queue pair that refuses a request of its peer raises an asynchronous event.
     pub raises_access_errors: bool,
-    /// True if a removal raises no event. The event descriptor is closed, which only `poll`
-    /// reports; a non-blocking read of it does not fail with the removal (kernels before 6.5).
+    /// True if a removal raises no event. The event descriptor stays open: `poll` returns `POLLERR`
+    /// for it, but a non-blocking read does not report the removal (kernels before 6.5).
     pub removed_in_silence: bool,
     pub comp_vectors: c_int,
     /// The second port. Only its link, GID table, partition keys, MTU and maximum message size are

@@ -34,7 +34,7 @@ pub(super) struct Run {
 pub(super) struct Point {
     pub(super) key: Key,
     pub(super) figures: Figures,
-    /// The baselines that were measured in turn with the kind.
+    /// The baselines that were measured alternately with the run's kind of operation.
     pub(super) vs: Vec<(&'static str, Figures)>,
 }
 

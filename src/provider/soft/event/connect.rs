@@ -264,7 +264,8 @@ impl Service for SoftEvent {
             payload: fabric::payload(&reply),
             descriptors: Some([Arc::clone(&export.page), memory]),
             keep: Some(Box::new(keep)),
-            // An importer that never gets its socket has not imported the event.
+            // An importer that never gets its socket has not imported the event, so a reply that is
+            // not sent needs no call.
             unsent: None,
         })
     }

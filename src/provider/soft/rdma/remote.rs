@@ -16,7 +16,8 @@ pub(super) enum Step {
     Done(u64),
     /// A part of the job is done. The rest could continue at once.
     More,
-    /// The peer has no receive posted, or the stream is full.
+    /// The peer has no receive posted, or this side's bytes of longer messages fill the message
+    /// ring.
     Waits,
 }
 

@@ -347,8 +347,8 @@ impl RcConnection {
         self.core.request_reap();
     }
 
-    /// Fails the connection if its queue pair has failed, or if an overdue Job still waits. The
-    /// caller has polled all completions. Returns true as `fail` does.
+    /// Fails the connection if its queue pair has failed, if its peer is still silent, or if an
+    /// overdue Job still waits. The caller has polled all completions. Returns true as `fail` does.
     pub(in super::super) fn check_failures(self: &Arc<Self>, inner: &mut RcInner) -> bool {
         let failed = lock(&self.failed).take();
         if let Some((_, cause)) = failed.filter(|&(id, _)| id == self.id()) {

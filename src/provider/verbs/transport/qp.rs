@@ -261,7 +261,8 @@ impl Qp {
         sends.map_err(|error| (true, error))
     }
 
-    /// Returns the route to a peer whose address is known.
+    /// Returns the attributes of the path to the peer, where rdma_cm has resolved none
+    /// (`route.resolved`).
     fn ah_attr(&self, route: &Route) -> ibv_ah_attr {
         let traits = &self.cq.context.traits;
         let mut attr = ibv_ah_attr {

@@ -169,7 +169,8 @@ impl Shared {
         let conn = Arc::clone(conn);
         self.do_elsewhere(poll, move |this| {
             let left = conn.inner().left.take();
-            // If `left` is empty, another thread, which waits for the end, has taken the value.
+            // If `left` is empty, a thread that waits for the connection's end has taken the
+            // `Dying`, and ends the connection.
             let Some(dying) = left else { return };
             let quiesced = dying.quiesce();
             this.bury(&mut lock(&this.poll), &conn, quiesced);
