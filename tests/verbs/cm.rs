@@ -98,13 +98,15 @@ mod over_iwarp {
     fn an_end_is_confirmed_by_a_stream_that_is_not_polled() {
         on(Description::iwarp("fake0"), async |_, place| {
             let (_listener, [mut a, mut b]) = cm::stream(&place, Place::options()).await;
-            // Each write of that many bytes is a frame of its own.
+            // Each write of that many bytes is a frame of its own, and takes a credit.
             let (data, mut frames) = (vec![7; 8 << 10], Vec::new());
-            while let Some(taken) = a.write(&data).now_or_never() {
-                frames.push(taken.unwrap());
+            while a.stats().credits > 0 {
+                frames.push(in_time("a frame", a.write(&data)).await.unwrap());
+            }
+            // A frame is begun once an earlier one has returned its Buf.
+            while a.write(b"begun").now_or_never().is_none() {
                 tokio::task::yield_now().await;
             }
-            a.write_all(b"begun").await.unwrap();
             let mut read = vec![0; frames[0] + frames[1]];
             in_time("two frames", b.read_exact(&mut read))
                 .await
