@@ -111,7 +111,8 @@ impl<K: Kind, E> Context<K, E> {
         };
         let attach = || {
             let checked = check(&caps)?;
-            let mut attachment = workq.attach(device, caps.limits().0)?;
+            let (event_driven, ..) = caps.limits();
+            let mut attachment = workq.attach(device, event_driven)?;
             let extra = open(&mut attachment, checked)?;
             Ok((attachment, extra))
         };

@@ -205,7 +205,7 @@ impl Core {
         }
         if kind == Kind::End {
             self.rdma().set_ended();
-            self.owes |= self.flow.due(0).is_some();
+            self.owes |= self.flow.confirms();
         }
         if matches!(kind, Kind::Data | Kind::End) {
             self.wakers.wake_reader();

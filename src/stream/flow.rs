@@ -30,16 +30,17 @@ pub(super) const fn reserved(confirms: bool) -> usize {
 /// The maximum number of credits that a side may have. A peer that gives more breaks the protocol.
 const MOST: u32 = 1 << 16;
 
+/// The kinds of frames, by their numbers in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// At least one byte of the stream.
-    Data,
+    Data = 0,
     /// The end of the stream.
-    End,
+    End = 1,
     /// At least one credit, and no data.
-    Credits,
+    Credits = 2,
     /// This side has received the peer's end, and so everything that the peer has sent.
-    Confirmation,
+    Confirmation = 3,
 }
 
 /// The account of one side: which frames it may send, and which its peer may send.
@@ -242,19 +243,13 @@ impl Flow {
         let [high, low] = self.grant(lent).to_be_bytes();
         let acknowledges = self.acknowledgeable(lent);
         self.owes -= acknowledges;
-        let number = match kind {
-            Kind::Data => 0,
-            Kind::End => 1,
-            Kind::Credits => 2,
-            Kind::Confirmation => 3,
-        };
         match kind {
             Kind::Data => (self.credits, self.begun) = (self.credits - 1, 0),
             Kind::End => self.closed = true,
             Kind::Credits => self.unacknowledged += 1,
             Kind::Confirmation => self.answered = true,
         }
-        [number, acknowledges, high, low]
+        [kind as u8, acknowledges, high, low]
     }
 }
 

@@ -386,7 +386,9 @@ impl Drop for RdmaStream {
             });
             let mut closed = tokio::time::timeout(linger, close).await;
             // Over iWARP only the peer's end may be missing.
-            if let (Err(_), Poll::Ready(sent)) = (&closed, link.poll_shutdown(&mut idle())) {
+            if closed.is_err()
+                && let Poll::Ready(sent) = link.poll_shutdown(&mut idle())
+            {
                 closed = Ok(sent);
             }
             drop(link);

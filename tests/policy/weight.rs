@@ -39,7 +39,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "ops",
-        6647,
+        6648,
         "42: a client goes to a server alone; 42: those who come to a listener have threads of their own; 46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together; 48: a shutdown ends them in the making; 42: who accepts gives no blob to silence, and strangers do not fill the log; 51: a lone connection sends a burst by halves; 50: longer names break lines; 47: a task dials without a thread",
     ),
     (

@@ -24,19 +24,24 @@ impl RdmaListener {
                 true => Some(Listener::tcp(BIND, addr).await?),
                 false => None,
             };
+            let again = tcp.is_some() && addr.port() == 0 && tries < TRIES;
             let met = tcp.as_ref().and_then(Listener::local_addr);
             let at = net.cm_addr(BIND, met.unwrap_or(addr));
             let cm = match at.and_then(|at| CmListener::bind(&net.device, at)) {
                 Ok(cm) => Some(cm),
-                Err(error) if tcp.is_some() && error.kind() == ErrorKind::NotSupported => {
-                    no_rdma(&error);
-                    None
-                }
-                Err(_) if tcp.is_some() && addr.port() == 0 && tries < TRIES => {
-                    tries += 1;
-                    continue;
-                }
-                Err(error) => return Err(error.with_call(BIND)),
+                Err(error) => match error.kind() {
+                    ErrorKind::NotSupported if tcp.is_some() => {
+                        no_rdma(&error);
+                        None
+                    }
+                    // The system has chosen TCP's port, and rdma_cm cannot have the one that goes
+                    // with it.
+                    ErrorKind::AlreadyExist | ErrorKind::InvalidValue if again => {
+                        tries += 1;
+                        continue;
+                    }
+                    _ => return Err(error.with_call(BIND)),
+                },
             };
             let met = met.or(cm.as_ref().map(CmListener::local_addr));
             let at = StreamAddr::Cm(met.unwrap_or(addr));

@@ -117,14 +117,14 @@ impl RcConnection {
         };
         // The kernel flushes the queue pair of an attempt over iWARP that has failed. The event of
         // rdma_cm ends the attempt, and gives the reason.
-        let waits = self.patience.iwarp && inner.connecting && cause.is_none();
-        let news = !waits && self.fail(inner, cause.unwrap_or(self.patience.flushed()));
+        let by_cm = self.patience.iwarp && inner.connecting && cause.is_none();
+        let news = !by_cm && self.fail(inner, cause.unwrap_or(self.patience.flushed()));
         let is_first = inner.first_failed == Some(token);
         let result = match (inner.state, cause) {
             (EndpointState::Error(first), _) if is_first => first,
             (EndpointState::Error(first), Some(cause)) if news && own && first == cause => cause,
             (EndpointState::Error(first), _) => JobError::flushed(first),
-            _ if waits => JobError::flushed(self.patience.flushed()),
+            _ if by_cm => JobError::flushed(self.patience.flushed()),
             _ => JobError::flushed(JobError::of(Reason::Reset)),
         };
         if !(inner.retired && token.table() != 0) {
