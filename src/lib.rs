@@ -65,8 +65,8 @@
 //! There are two providers of devices. [`soft`] is a complete device in software: it runs anywhere
 //! on Linux, is the default, and takes on the limits of an adapter on request ([`soft::Limits`]).
 //! It shows one of the two sides of a card: the host's functions, or the DPU's ports with their
-//! [`device::Representor`]s ([`soft::Topology`]). `verbs` drives real adapters. You can add others
-//! ([`add_provider`]). The crate does not use the vendor's DOCA SDK.
+//! [`device::Representor`]s ([`soft::Topology`]). `verbs` drives real adapters. You can add other
+//! providers ([`add_provider`]). The crate does not use the vendor's DOCA SDK.
 //!
 //! The crate allocates memory, or registers yours: a memfd, the bytes of an owner, or raw memory
 //! ([`mem::MmapBuilder`]). A [`Buf`] becomes `Bytes` without a copy, and codecs can write into it.
@@ -112,13 +112,14 @@
 //!
 //! 1. Each side attaches an [`Rdma`] to a WorkQ, and the sides exchange blobs: with
 //!    [`Rdma::handshake_connect`], or with [`export`](Rdma::export) and [`connect`](Rdma::connect).
-//! 2. The receiver posts a receive: [`recv`](Rdma::recv) at its first poll or, if it is
+//! 2. The receiver posts a receive: a [`recv`](Rdma::recv) posts one at its first poll or, if it is
 //!    [started](Op::start), at once; [`recv_stream`](Rdma::recv_stream) posts several. The lease on
-//!    the destination moves into a table of the Rdma, which does not count against the depth of the
-//!    WorkQ.
+//!    the destination moves into a table of the Rdma. Receives do not count against the depth of
+//!    the WorkQ.
 //! 3. The sender's `send` is a job like a copy; [`send_sink`](Rdma::send_sink) submits several at
-//!    once. A send completes once the receiver has the message. If no receive is posted, the send
-//!    waits for one, at most [`rnr_timeout`](rdma::RdmaBuilder::rnr_timeout).
+//!    once. A send completes once the receiver has the message (over iWARP possibly
+//!    [before](device::RdmaCaps::acknowledged)). If no receive is posted, the send waits for one,
+//!    at most [`rnr_timeout`](rdma::RdmaBuilder::rnr_timeout).
 //! 4. The message completes the oldest receive: the receive's data grows, and its task is woken.
 //! 5. The first failure takes both sides to [`RdmaState::Error`](rdma::RdmaState::Error). What is
 //!    in flight is flushed, and later operations fail until both sides are [`reset`](Rdma::reset)
@@ -145,10 +146,10 @@
 //! |---|---|---|
 //! | [`Device`], [`device::DevInfo`] | an open device; a device that can be opened | `doca_dev`, `doca_devinfo` |
 //! | [`Mmap`] | a registered memory range | `doca_mmap` |
-//! | [`Buf`] | a piece of it with headroom, data and tailroom | `doca_buf` |
+//! | [`Buf`] | a piece of an Mmap, with headroom, data and tailroom | `doca_buf` |
 //! | [`mem::BufChain`] | a scatter/gather list of Bufs | `doca_buf` linked list |
 //! | [`BufPool`], [`mem::BufInventory`], [`mem::BufArray`] | sources of Bufs: of one size and fast; of any range; by index | `doca_bufpool`, `doca_buf_inventory`, `doca_buf_arr` |
-//! | [`mem::RemoteMmap`], [`mem::RemoteBuf`] | a range that a peer has exported; a piece of it | `doca_mmap_create_from_export` |
+//! | [`mem::RemoteMmap`], [`mem::RemoteBuf`] | a range that a peer has exported; a piece of one | `doca_mmap_create_from_export` |
 //! | blob | the bytes by which an importer, or the peer of an Rdma, finds what was exported; keep them secret | export descriptor |
 //! | [`WorkQ`] | the queue that jobs enter and completions leave | `doca_workq` |
 //! | context | an object that makes operations of one kind, on one WorkQ: [`Dma`], [`sha::Sha`], [`Rdma`], .. | `doca_ctx` |

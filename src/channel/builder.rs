@@ -83,8 +83,8 @@ impl ChannelBuilder {
     }
 
     /// Sets the size of each connection's receive queue, in messages of the maximum size: the crate
-    /// reads that many bytes before the application receives them. The size is 1 to 8,192, and
-    /// defaults to 10.
+    /// reads at most that many bytes ahead of the application. The size is 1 to 8,192, and defaults
+    /// to 10.
     #[doc(alias = "doca_comm_channel_ep_set_recv_queue_size")]
     #[doc(alias = "doca_comch_client_set_recv_queue_size")]
     #[doc(alias = "doca_comch_server_set_recv_queue_size")]
@@ -214,8 +214,8 @@ impl ChannelBuilder {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before it is ready, there is no connection. If the service has
-    /// already accepted one, the service's Channel ends.
+    /// If the future is dropped before it is ready, the connection ends. If the service has already
+    /// accepted it, the service's Channel ends as well.
     #[doc(alias = "doca_comm_channel_ep_connect")]
     #[doc(alias = "doca_comm_channel_ep_set_device")]
     pub async fn connect(self, device: &Device, service: &str) -> Result<Channel> {
@@ -237,7 +237,8 @@ impl ChannelBuilder {
     ///
     /// # Errors
     ///
-    /// As [`connect`](ChannelBuilder::connect); otherwise the system's error about the address.
+    /// As [`connect`](ChannelBuilder::connect); `ConnectionReset` also if another kind of server
+    /// listens there; otherwise the system's error about the address.
     ///
     /// # Panics
     ///

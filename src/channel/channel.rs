@@ -186,7 +186,7 @@ impl Channel {
     }
 
     /// Returns false once this side has noticed that the connection ended. Only sends, receives,
-    /// and the task that writes waiting messages notice.
+    /// and the task that writes waiting messages notice this.
     #[doc(alias = "doca_comm_channel_peer_addr_update_info")]
     #[doc(alias = "doca_comch_connection_update_info")]
     pub fn is_connected(&self) -> bool {

@@ -22,11 +22,11 @@
 //! # What a peer may do
 //!
 //! All bytes from a peer are treated as hostile. The first frame of each side is its greeting, in
-//! which the sides agree on the size of messages. A longer frame, or an invalid greeting, ends the
-//! peer's connection. At most 64 clients may be connected without having sent a greeting. If
-//! another client connects, the oldest of them is dropped, once it has been silent for 10 ms. Until
-//! then the new client waits in the kernel's backlog, and so do all further clients. A client that
-//! is stopped or does not read delays only its own connection.
+//! which the sides agree on the size of messages. A frame that is longer than agreed, or an invalid
+//! greeting, ends the peer's connection. At most 64 clients may be connected without having sent a
+//! greeting. If another client connects, the oldest of them is dropped, once it has been silent for
+//! 10 ms. Until then the new client waits in the kernel's backlog, and so do all further clients. A
+//! client that is stopped or does not read delays only its own connection.
 
 // The files: The builder, the service and the channel are the types that users have, and import
 // each other. They use `connection`, which has both queues (`inbox`, `outbox`) and the `socket`. In

@@ -29,10 +29,10 @@ const SILENCE: Duration = Duration::from_millis(10);
 /// A named service on a representor, or at a TCP address: it accepts clients, each of which is a
 /// [`Channel`].
 ///
-/// The service serves clients that connect only while a task awaits [`accept`](Service::accept);
-/// until then they wait. Several tasks may await `accept`: one that is polled gets the next client.
-/// Once the service is dropped, another service, even of another process, can take its name;
-/// accepted Channels continue. The death of the process frees the name as well.
+/// Clients that connect wait until a task awaits [`accept`](Service::accept). Several tasks may
+/// await `accept`: one that is polled gets the next client. Once the service is dropped, another
+/// service, even of another process, can take its name; accepted Channels continue. The death of
+/// the process frees the name as well.
 ///
 /// ```
 /// use tokio_doca::channel::{Channel, Service};

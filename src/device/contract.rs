@@ -7,8 +7,8 @@
 //! [`Queue`]; for remote operations [`Endpoint`] too, and for sync events [`EventCounter`] and
 //! [`EventPort`]. [`Submit`] is the trait that queues, endpoints and event ports have in common: it
 //! accepts jobs. The crate's soundness rests on promises of the unsafe traits' implementors.
-//! [`Adapter`], [`Registrar`] and [`Endpoint`] number duties of their own; all implementors keep
-//! these:
+//! [`Adapter`], [`Registrar`] and [`Endpoint`] have numbered duties of their own. The implementors
+//! of all these traits keep the following duties:
 //!
 //! 1. Each accepted Job completes exactly once, with the Token that it was submitted under. Its
 //!    result is a number. For a copy, this is the number of bytes moved, `len`. For an [`AccelJob`]
@@ -22,14 +22,14 @@
 //!    [`JobError::memory_kept`](crate::error::JobError::memory_kept), and the memory stays leased
 //!    for ever.
 //! 3. A Job of an unknown kind is refused with `NotSupported`. The device never sees a Job that is
-//!    not accepted. Each Job is either accepted or refused; a Job counts as accepted if the
-//!    provider cannot know. [`Submitted::refused`] is `Some` if and only if some Job was not
+//!    not accepted. Each Job is either accepted or refused; if the provider cannot know which, the
+//!    Job counts as accepted. [`Submitted::refused`] is `Some` if and only if some Job was not
 //!    accepted. A refusal with `Again` is temporary: the device accepts Jobs again once Jobs in
 //!    flight have completed, and with nothing in flight it accepts at least one Job within the
 //!    capabilities.
 //! 4. If `try_inline` returns a result, the Job has completed with the result that a submission
 //!    would have, and nothing of the Job is kept. If it returns `None`, the Job has not begun. The
-//!    same holds for each Job of `try_inline_all`, which finishes them in order.
+//!    same holds for each Job of `try_inline_all`, which finishes its Jobs in order.
 //! 5. After `arm`, the device signals the next completion, exactly once. It does not signal
 //!    completions that wait already: if there may be some, `arm` returns [`Armed::Ready`], and the
 //!    queue is armed as well. Without `arm` the device signals nothing.
@@ -82,7 +82,7 @@
 //! | adapter duty 3 | `a_device_says_the_same_of_itself`, `caps_are_kept` |
 //! | all together | `busy_polls`, `sleeps_and_wakes`, `serves_several_runtimes` |
 //!
-//! For remote operations, between two endpoints of one device or of two (`Peers`):
+//! For remote operations, between two endpoints of one device or of two (the suite's `Peers`):
 //!
 //! | duty | checks |
 //! |---|---|
@@ -116,8 +116,8 @@
 //! order, something works after each step:
 //!
 //! 1. **[`Provider`]**: `devices` returns a [`DevInfo`] with accurate [`Caps`]; after
-//!    `add_provider`, `Device::list` shows it. `open` returns [`Device::from_adapter`] and, while
-//!    that device is open, the same device (kept as a [`WeakDevice`]).
+//!    `add_provider`, `Device::list` shows it. `open` returns [`Device::from_adapter`]. While that
+//!    Device is open, later calls return the same one (kept as a [`WeakDevice`]).
 //! 2. **[`Adapter`]** and [`Registrar`]: with these, `Mmap::builder().device(..)` can make memory.
 //!    Each [`Segment`] of the memory carries the key that `register` returned. Both traits are
 //!    unsafe to implement.
@@ -143,11 +143,12 @@
 //!    of the suite's `rdma` pass, in the order in which it runs them.
 //!
 //! 7. **Representors**, for a device of a DPU: `representors` of the [`Adapter`], and
-//!    [`Caps::representors`]. Add `channel_domain` if the two sides of the card can find each other
+//!    [`Caps::representors`]. Add `channel_domain` if Channels of the host and of the DPU can meet
 //!    by a name. The defaults return `NotSupported`.
 //!
 //! Allocate all memory in `open_queue` and `open_endpoint`, where the depth is known: no call per
-//! Job should allocate. Any thread may call, and several at once, except for `reap`.
+//! Job should allocate. Any thread may call any method, and several threads may do so at once,
+//! except for `reap`.
 //!
 //! Jobs of a provider's own kinds are [`Job::Accel`]. They need an entry in [`Caps::accel`], and
 //! users submit them by `Accel`. The provider documents the opcodes and their meaning. The crate

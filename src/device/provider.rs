@@ -144,7 +144,7 @@ pub unsafe trait Adapter: Send + Sync {
 
     /// Checks, as far as the blob shows, whether an endpoint of this device can connect to the
     /// endpoint that exported it. Does not block, and contacts no peer. Streams that can fall back
-    /// to TCP call this.
+    /// to TCP call this. By default there is no error.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ pub unsafe trait Adapter: Send + Sync {
 
     /// Returns the `ibv_pd` in which memory is registered for
     /// [`RegistrationUse::Rdma`](super::RegistrationUse::Rdma), or `None` if there is none. The
-    /// lower half of a registration's key is the memory's key there.
+    /// lower 32 bits of a registration's key are the memory's key in that domain.
     fn pd(&self) -> Option<NonNull<c_void>> {
         None
     }
@@ -273,9 +273,9 @@ impl Device {
     }
 
     /// Returns the adapter's protection domain (`ibv_pd`), which holds this process's memory and
-    /// endpoints, for applications that also use libibverbs. It belongs to the device and lives as
-    /// long: do not deallocate it. [`Buf::mkey`](crate::Buf::mkey) returns the keys of memory
-    /// there.
+    /// endpoints. Applications that also use libibverbs may use it. It belongs to the device and
+    /// lives as long: do not deallocate it. [`Buf::mkey`](crate::Buf::mkey) returns the keys of
+    /// memory in it.
     ///
     /// # Errors
     ///

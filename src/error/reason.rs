@@ -111,12 +111,12 @@ reasons! {
         |capacity, _b|
         "the chain was built for {capacity} Bufs, and is full"
         => "BufChain::with_capacity takes more";
-    /// The Mmap of this Buf was not registered with the device of this context.
+    /// The memory of an operand is not registered with the device of the operation's context.
     ForeignDevice, InvalidValue,
         "the memory of an operand is not registered with this context's device"
         => "name the device in Mmap::builder().device(), or import with it";
-    /// The Mmap was registered only for a use other than that of this context
-    /// ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
+    /// The Mmap of an operand was registered only for another use than that of the operation's
+    /// context ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
     OtherUse, NotPermitted,
         "a Buf's Mmap was registered for another use alone"
         => "leave MmapBuilder::only_for out, or give it this context's use";
@@ -210,7 +210,8 @@ reasons! {
     Flushed, Unknown,
         "the job was flushed, because its Rdma failed or was reset"
         => "JobError::cause says why";
-    /// The peer has posted no receive within the time limit.
+    /// The peer has posted no receive, or has not taken what was sent, within the
+    /// [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout).
     NoReceive, TimedOut,
         "the peer posts no receive, or does not take what was sent, within the rnr_timeout",
         |millis, _b|
@@ -238,8 +239,8 @@ reasons! {
         |need, have|
         "the peer sent {need} bytes, and the receive has {have}"
         => "post a larger receive, or have the peer send less";
-    /// The message is longer than the receive that the peer has posted. Occurs on adapters, which
-    /// do not report the length of that receive.
+    /// The message is longer than the receive that the peer has posted, or the memory of that
+    /// receive cannot be written. Occurs on adapters, which do not report the receive's length.
     PeerReceiveExceeded, InvalidValue,
         "the receive that the peer has posted is shorter than the message, or its memory cannot \
          be written",
@@ -289,7 +290,8 @@ reasons! {
         "the adapter does not let go of the job, and may use its memory at any time, so its \
          Bufs stay in use for ever"
         => "reset the adapter";
-    /// The peer wrote invalid data into shared memory.
+    /// The peer broke the protocol: it wrote invalid data to shared memory, or sent an invalid
+    /// frame.
     PeerNonsense, ConnectionAborted,
         "the peer broke the protocol"
         => "connect to an Rdma of this library, of the same release";
@@ -349,8 +351,8 @@ reasons! {
     ContextGone, Shutdown,
         "the Rdma or the SyncEvent that this was posted on was dropped"
         => "keep a clone of it until what was posted has ended";
-    /// Jobs of an earlier run of the graph's instance, which was dropped, are still in flight. The
-    /// new run was started or posted, and so does not wait for them.
+    /// An earlier run of the graph's instance was dropped, and jobs of that run are still in
+    /// flight. The new run was started or posted, and so does not wait for these jobs.
     RunDraining, Again,
         "jobs of a dropped run of this Instance are in flight"
         => "await the run, or start it later";

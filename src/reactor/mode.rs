@@ -46,8 +46,9 @@ pub enum Mode {
     /// # Panics
     ///
     /// In a runtime without I/O an operation panics when it is polled and would wait, as Tokio's
-    /// socket types do. So do [`Op::start`](crate::Op::start), and `bind` and `accept` of a
-    /// listener. Build the runtime with [`enable_io`](tokio::runtime::Builder::enable_io). The
+    /// socket types do. [`Op::start`](crate::Op::start),
+    /// [`WorkQ::shutdown`](crate::WorkQ::shutdown), and `bind` and `accept` of a listener panic
+    /// there too. Build the runtime with [`enable_io`](tokio::runtime::Builder::enable_io). The
     /// operation has not begun when it panics; an operation that began on another runtime continues
     /// as if it were dropped. The WorkQ remains usable. If an operation in flight is dropped in
     /// such a runtime, the panic is caught, and the next operation that is polled notices the end

@@ -24,8 +24,9 @@ pub struct AccelCaps {
     /// The maximum number of Bufs in a list on either side; 1 if lists are not supported. A longer
     /// list fails with `InvalidValue`.
     pub max_list_len: u32,
-    /// True if these jobs can signal an event handle. Otherwise the context attaches only to a
-    /// WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll), and every other WorkQ refuses it
+    /// True if the accelerator's jobs can signal an event handle. Otherwise an
+    /// [`Accel`](crate::accel::Accel) attaches only to a WorkQ in
+    /// [`Mode::BusyPoll`](crate::Mode::BusyPoll), and every other WorkQ refuses it
     /// (`NotSupported`).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub event_driven: bool,

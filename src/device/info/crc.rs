@@ -22,9 +22,9 @@ pub struct CrcCaps {
     /// The maximum number of Bufs in a list on either side; 1 if lists are not supported. A longer
     /// list fails with `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)).
     pub max_list_len: u32,
-    /// True if these jobs can signal an event handle. Otherwise the context attaches only to a
-    /// WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll), and every other WorkQ refuses it
-    /// (`NotSupported`).
+    /// True if CRC jobs can signal an event handle. Otherwise a [`Crc`](crate::crc::Crc) attaches
+    /// only to a WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll), and every other WorkQ refuses
+    /// it (`NotSupported`).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub event_driven: bool,
 }

@@ -89,9 +89,9 @@ pub struct RdmaCaps {
     pub transport: bool,
     /// The number of partition keys of the device's port.
     pub pkey_table_size: u32,
-    /// True if these jobs can signal an event handle. Otherwise the context attaches only to a
-    /// WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll), and every other WorkQ refuses it
-    /// (`NotSupported`).
+    /// True if operations and receives can signal an event handle. Otherwise an
+    /// [`Rdma`](crate::Rdma) attaches only to a WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll),
+    /// and every other WorkQ refuses it (`NotSupported`).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub event_driven: bool,
 }

@@ -40,9 +40,9 @@ pub struct ShaCaps {
     #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_sha_cap_get_max_list_buf_num_elem")]
     pub max_list_len: u32,
-    /// True if these jobs can signal an event handle. Otherwise the context attaches only to a
-    /// WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll), and every other WorkQ refuses it
-    /// (`NotSupported`).
+    /// True if hash jobs can signal an event handle. Otherwise a [`Sha`](crate::sha::Sha) attaches
+    /// only to a WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll), and every other WorkQ refuses
+    /// it (`NotSupported`).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub event_driven: bool,
 }

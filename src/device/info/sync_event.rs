@@ -53,7 +53,7 @@ pub struct SyncEventCaps {
     pub whole_byte_masks: bool,
     /// The maximum number of waits for one event that are in flight on one WorkQ.
     pub max_waits: u32,
-    /// True if jobs and waits can signal an event handle. Otherwise the context attaches only to a
+    /// True if jobs and waits can signal an event handle. Otherwise a sync event attaches only to a
     /// WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll), and every other WorkQ refuses it
     /// (`NotSupported`).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]

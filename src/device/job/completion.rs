@@ -104,8 +104,8 @@ pub enum RecvOpcode {
 pub struct Completion {
     /// The Token of the job, receive or wait.
     pub token: Token,
-    /// The job's result, which is most often the number of bytes moved, or the reason why it
-    /// failed.
+    /// The result of the job, receive or wait, which is most often the number of bytes moved, or
+    /// the reason why it failed.
     pub result: Result<u64, JobError>,
     /// The peer's operation that completed a receive; `None` for jobs and waits, and for a receive
     /// that failed.

@@ -76,7 +76,7 @@ impl CrcOptions {
     }
 }
 
-/// Computes the CRC-32C of a source, and copies it if there is a destination.
+/// Computes the CRC-32C of a source, and copies the source if there is a destination.
 ///
 /// The CRC is that of the bytes written to the destination, even if other parties write the source
 /// meanwhile: the device reads such bytes only once. [`CrcJob::outcome`] returns the job's result.

@@ -42,13 +42,13 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// No code uses the Region after the last [`Registration`] and the last [`Exported`] made of
-    /// the Region or of a copy have been dropped. Until then:
+    /// Once each [`Registration`] and each [`Exported`] made of the Region or of a copy of it has
+    /// been dropped, no code uses the Region. Until then:
     ///
     /// - `len` bytes from `addr` on are readable, and writable if `access` contains
     ///   `LOCAL_READ_WRITE`;
-    /// - this process accesses them only as the Leases of the jobs that name them, and `access`,
-    ///   allow.
+    /// - this process accesses these bytes only as `access` and the Leases of the jobs that name
+    ///   the bytes allow.
     pub const unsafe fn new(addr: NonNull<u8>, len: usize, access: Access) -> Region {
         Region { addr, len, access }
     }

@@ -17,7 +17,8 @@ use crate::device::job::{Arrival, Segments, Token};
 use crate::device::memory::Access;
 use crate::error::{JobError, Result};
 
-/// The maximum payload of a packet. Once connected, both sides use the smaller of their two values.
+/// The maximum payload of a packet. Defaults to 1,024 bytes. Once connected, both sides use the
+/// smaller of their two values.
 ///
 /// ```
 /// use tokio_doca::rdma::{Mtu, Rdma};
@@ -86,8 +87,8 @@ pub struct EndpointConfig {
     /// How packets travel. A device without
     /// [`RdmaCaps::transport`](crate::device::RdmaCaps::transport) gets the default.
     pub transport: Transport,
-    /// How long a Job waits for a peer that has no receive posted, or does not answer, before it
-    /// fails.
+    /// How long a Job waits for a peer that has no receive posted, or does not answer, before the
+    /// Job fails.
     pub rnr_timeout: Duration,
     /// A function that the provider calls, outside of all its locks, whenever [`Endpoint::state`]
     /// has changed, and once a message has come after [`Endpoint::has_message`] returned `false`.
@@ -147,7 +148,8 @@ pub struct Receive {
     pub len: usize,
 }
 
-/// A [`dial`](Endpoint::dial) that was begun. Dropping it cancels the attempt.
+/// An attempt to [`dial`](Endpoint::dial) that [`begin_dial`](Endpoint::begin_dial) has begun.
+/// Dropping it cancels the attempt.
 pub trait Dialling: AsFd + Send {
     /// Completes the attempt, once the descriptor is readable. Does not block.
     ///
@@ -172,10 +174,11 @@ pub trait Dialling: AsFd + Send {
 /// 3. Once `reset` has returned, the device touches no memory of Jobs and receives. They complete
 ///    as flushed or, if the device cannot release them, with
 ///    [`JobError::memory_kept`](crate::error::JobError::memory_kept).
-/// 4. With [`EndpointConfig::pooled_len`], messages are taken whole, once each, and in the order
-///    of sending. If the peer has left, the state turns to Error only once its messages were taken;
-///    a reset drops them. If a queue has several endpoints, a peer may have more messages waiting
-///    than its credits, as long as the other peers have their credits or get them in the end.
+/// 4. With [`EndpointConfig::pooled_len`], messages are taken whole, once each, and in the order of
+///    sending. If the peer has left, the state turns to Error only once its messages were taken; a
+///    reset drops them. If a queue has several endpoints, the device may keep more messages of a
+///    peer than the peer has credits, as long as each of the other peers has its credits or gets
+///    them in the end.
 /// 5. The device does not trust a blob until the process that made the blob has proved that it did:
 ///    `listen` contacts no process, and `dial` only that process.
 ///
@@ -333,7 +336,7 @@ pub unsafe trait Endpoint: Submit {
 
     /// Ends the connection, since the Rdma was dropped. The device drops `keep` once it no longer
     /// touches the memory of any receive. It reports no more Completions of receives, but still
-    /// those of Jobs. It never waits.
+    /// those of Jobs. The call never waits.
     ///
     /// # Safety
     ///

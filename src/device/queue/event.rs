@@ -198,7 +198,7 @@ pub trait EventPort: Submit {
     /// none.
     fn cancel(&self, token: Token);
 
-    /// Ends the port, since the context was dropped. Waits are cancelled, and accepted Jobs
+    /// Ends the port, since the SyncEvent was dropped. Waits are cancelled, and accepted Jobs
     /// continue.
     fn retire(&self);
 }

@@ -31,7 +31,8 @@ pub type CmArrivals = Arc<dyn Fn(Result<Box<dyn CmOffer>>) + Send + Sync>;
 /// A listener of [`Adapter::listen_at`](super::super::contract::Adapter::listen_at). Dropping it
 /// stops listening, and does not wait.
 pub trait CmListening: Send + Sync {
-    /// Returns the address that the listener has, with the port that was chosen.
+    /// Returns the listener's address. Its port is the one that the system chose if port 0 was
+    /// requested.
     fn local_addr(&self) -> SocketAddr;
 }
 

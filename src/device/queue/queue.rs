@@ -61,8 +61,8 @@ pub enum Armed {
 pub unsafe trait Queue: Submit {
     /// Makes an Endpoint, in the state Init, whose Completions come out of this queue.
     ///
-    /// The crate calls it on devices that have [`RdmaCaps`](crate::device::RdmaCaps), within their
-    /// limits.
+    /// The crate calls this only on devices that have [`RdmaCaps`](crate::device::RdmaCaps), with a
+    /// config within those limits.
     ///
     /// # Errors
     ///
@@ -76,8 +76,9 @@ pub unsafe trait Queue: Submit {
     /// Opens a port for a sync event of this device. The event's Jobs and its waits complete on
     /// this queue. At most `_waits` waits are in flight at once; `_waits` is less than 2^20.
     ///
-    /// The crate calls it on devices that have [`SyncEventCaps`](crate::device::SyncEventCaps),
-    /// within their limits, and once for each event.
+    /// The crate calls this only on devices that have
+    /// [`SyncEventCaps`](crate::device::SyncEventCaps), and once for each event. `_waits` is at
+    /// most [`SyncEventCaps::max_waits`](crate::device::SyncEventCaps::max_waits).
     ///
     /// # Errors
     ///

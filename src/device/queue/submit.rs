@@ -15,7 +15,7 @@ use crate::error::{ErrorKind, JobError};
 /// [`Endpoint`](super::Endpoint) or an [`EventPort`](super::EventPort).
 ///
 /// The crate submits only the kinds of jobs that the object accepts, within the capabilities of the
-/// device. A kind that the object does not know is refused ([`Submitted::unsupported`]).
+/// device. The object refuses a kind that it does not know ([`Submitted::unsupported`]).
 ///
 /// # Safety
 ///

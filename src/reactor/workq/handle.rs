@@ -169,7 +169,7 @@ impl WorkQBuilder {
     ///
     /// A completion vector is an interrupt of the adapter, which one CPU handles: /proc/interrupts
     /// shows which CPU. WorkQs with the same vector share its CPU. To spread the interrupts over
-    /// CPUs, give each WorkQ another number, up to the device's
+    /// CPUs, give each WorkQ a different number, less than the device's
     /// [`completion_vectors`](crate::device::Caps::completion_vectors), and run the tasks of a
     /// WorkQ near the CPU of its vector. A WorkQ that polls has no interrupts.
     ///
