@@ -105,8 +105,8 @@ pub(super) mod sealed {
 ///
 /// Nothing happens before the operation is
 ///
-/// - awaited, or polled otherwise: if the WorkQ has no free slot, it waits for one; then it waits
-///   for its completion;
+/// - awaited, or polled otherwise: the operation waits for a slot of the WorkQ if none is free, and
+///   then for its completion;
 /// - [started](Op::start): the call submits it, and returns a future of its completion;
 /// - [posted](Op::post): the call submits it, and [`WorkQ::progress`](crate::WorkQ::progress)
 ///   returns its result to a loop that the caller runs.
@@ -168,10 +168,9 @@ impl<K: Operation> Op<K> {
     /// [Starts](Op::start) operations together, in order, until one is refused.
     ///
     /// Successive jobs of one context are submitted to the device in one call, up to 32 of them. An
-    /// adapter then reads the jobs as one list, after one notification. Before that, the jobs that
-    /// the device finishes inline are done one after the other, up to the first job that it does
-    /// not finish inline. An operation without a job, such as a receive or a wait, is started
-    /// alone.
+    /// adapter then reads the jobs as one list, after one notification. Before that, leading jobs
+    /// that the device finishes inline are done one by one. An operation without a job, such as a
+    /// receive or a wait, is started alone.
     ///
     /// ```
     /// use tokio_doca::{Op, op::StartedAll};
@@ -203,7 +202,7 @@ impl<K: Operation> Op<K> {
     ///     write.await?;
     /// }
     /// if let Some(refused) = refused {
-    ///     for write in refused.into_op() {                        // there was no Slot
+    ///     for write in refused.into_op() {                        // there was no slot
     ///         write.await?;
     ///     }
     /// }
@@ -238,15 +237,16 @@ impl<K: Operation> Op<K> {
     /// [`WorkQ::progress`](crate::WorkQ::progress) hands out the result, together with `user_data`.
     ///
     /// A posted operation has no future to await or drop. No runtime is needed, in any mode.
-    /// `progress` hands out the results of jobs that the device finishes inline as well. The memory
-    /// stays leased (`InUse`) until `progress` has collected the completion. Only then does the
-    /// data of a destination grow.
+    /// `progress` also hands out the results of jobs that the device finishes inline. The memory of
+    /// such a job is free, and its destination has grown, when `post` returns. The memory of other
+    /// operations stays leased (`InUse`), and their destinations do not grow, until their
+    /// completions are collected.
     ///
     /// A run of a graph begins inside the next `progress`, which also calls its functions. The run
-    /// keeps its WorkQ alive until its result was handed out. If you drop the last handle of the
-    /// WorkQ before that, both stay in memory for the life of the process. A receive or a wait
-    /// fails with [`Reason::ContextGone`](crate::error::Reason::ContextGone) if its context is
-    /// dropped first.
+    /// keeps its WorkQ alive until `progress` has handed out its result. If you drop the last
+    /// handle of the WorkQ before that, the run and the WorkQ stay in memory for the life of the
+    /// process. A receive or a wait fails with
+    /// [`Reason::ContextGone`](crate::error::Reason::ContextGone) if its context is dropped first.
     ///
     /// Posting a job allocates nothing. Posting a receive or a wait allocates if more of them are
     /// posted at once than ever before. Posting a run allocates twice.

@@ -99,10 +99,10 @@ impl WorkQ {
     ///
     /// Futures on the same WorkQ whose jobs have completed are woken. This call never waits, in any
     /// mode: a loop that calls nothing else polls busily. While calls find results and no other
-    /// task waits, they make no system calls. After 256 polls in a row that find nothing, counting
-    /// polls of futures on the same WorkQ, the call yields the CPU once (`sched_yield(2)`), and
-    /// again after each 64 more such polls, since a thread of the software device may need that
-    /// CPU. The call does not yield if the loop has called [`arm`](WorkQ::arm).
+    /// task waits, they make no system calls. After 256 polls in a row that find nothing, the call
+    /// yields the CPU once (`sched_yield(2)`), and again after each 64 more such polls, since a
+    /// thread of the software device may need that CPU. Polls of futures on the same WorkQ count
+    /// too. The call does not yield if the loop has called [`arm`](WorkQ::arm).
     ///
     /// Results are still handed out after [`shutdown`](WorkQ::shutdown). When the last handle of
     /// the WorkQ is dropped, results that were not handed out are lost together with their

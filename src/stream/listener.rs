@@ -78,9 +78,9 @@ impl RdmaListener {
     /// # Errors
     ///
     /// - `InvalidValue` for an option that is out of its range.
-    /// - `NotSupported` for an option that the device does not have, and for a device that has no
-    ///   RDMA, or that uses iWARP and no [`StreamAddr::Cm`], unless TCP is allowed
-    ///   ([`StreamOptions::or_tcp`]).
+    /// - `NotSupported` for an option that the device does not have. Also for a device without
+    ///   RDMA, and for an iWARP adapter at an address that is no [`StreamAddr::Cm`], unless TCP is
+    ///   allowed ([`StreamOptions::or_tcp`]).
     /// - `NotFound` for a host name without an address.
     /// - `AlreadyExist` if the address is in use.
     /// - `NoMemory` if the memory of the first streams cannot be allocated.

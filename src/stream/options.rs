@@ -56,8 +56,8 @@ pub enum StreamAddr {
     /// there. [`gid_index`](StreamOptions::gid_index) and [`mtu`](StreamOptions::mtu) have no
     /// effect.
     ///
-    /// iWARP uses TCP's port numbers. So over iWARP the port is that of rdma_cm, and with `or_tcp`
-    /// it is TCP's, and rdma_cm has the next one: set `or_tcp` on both sides or on neither.
+    /// Over iWARP, rdma_cm and TCP share the port numbers. There, with `or_tcp`, TCP has this port,
+    /// and rdma_cm has the next one: set `or_tcp` on both sides or on neither.
     Cm(SocketAddr),
     /// A host name or an address, a colon and the port. The addresses of a host name are tried one
     /// after the other, in the order of the system's resolver.
@@ -109,11 +109,12 @@ impl fmt::Display for StreamAddr {
 ///
 /// Each of `connections` streams has memory to receive `recv_window` frames and three more, unless
 /// streams share [`recv_bufs`](Self::recv_bufs), and memory to send half of `send_window` frames.
-/// Together these are 545 KiB by default. The memory comes in parts of at most 8 MiB (or larger, if
-/// one stream or the shared buffers need more). `bind` or the first stream allocates the first
-/// part; later streams allocate further parts as they need them. Separate threads allocate the
-/// memory, so that only the task that needs it waits. It is registered for remote operations alone,
-/// so that an adapter locks it only once: a [`Dma`](crate::Dma) cannot access it.
+/// Together these are 545 KiB for each stream by default. The memory comes in parts of at most 8
+/// MiB (or larger, if one stream or the shared buffers need more). `bind` or the first stream
+/// allocates the first part; later streams allocate further parts as they need them. Separate
+/// threads allocate the memory, so that only the task that needs it waits. It is registered for
+/// remote operations alone, so that an adapter locks it only once: a [`Dma`](crate::Dma) cannot
+/// access it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -197,8 +198,8 @@ impl StreamOptions {
         self
     }
 
-    /// Sets how many frames the peer can send before this side reads: at least 1, and at most those
-    /// that 448 KiB can hold. Defaults to 12, or fewer if 12 frames are more than 448 KiB.
+    /// Sets how many frames the peer can send before this side reads: at least 1, and at most the
+    /// number that 448 KiB can hold. Defaults to 12, or fewer if 12 frames are more than 448 KiB.
     pub fn recv_window(mut self, frames: usize) -> Self {
         self.recv_window = Some(frames);
         self

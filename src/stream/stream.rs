@@ -93,8 +93,9 @@ pub use link::StreamTransport;
 /// After `shutdown` the peer reads to the end of the data; it may still write. If the peer has
 /// gone, after a `shutdown` or without one, `shutdown` and `flush` succeed if all written bytes
 /// have arrived in the peer's memory, and fail otherwise. They do not repeat the error of a write.
-/// Over iWARP only a peer that has received the end proves that; without it they fail if anything
-/// was written. Frames that have arrived can still be read.
+/// Over iWARP this side knows that the bytes have arrived only if the peer has received the end;
+/// otherwise `shutdown` and `flush` fail if anything was written. Frames that have arrived can
+/// still be read.
 ///
 /// Dropping a stream without `shutdown` sends what was written, and the end, in the background, for
 /// at most [`linger`](super::StreamOptions::linger). This needs the runtime on which the stream was
@@ -106,10 +107,11 @@ pub use link::StreamTransport;
 /// # Errors
 ///
 /// Calls fail with an [`io::Error`] whose source is a [`JobError`](crate::error::JobError):
-/// `ConnectionReset` if the peer has ended, or has dropped its stream before its end arrived;
-/// `ConnectionAborted` if the peer breaks the protocol, in which case its connection is reset. A
-/// write after `shutdown` fails with `BrokenPipe`. A call that is polled where the WorkQ cannot be
-/// awaited, such as outside of a runtime, fails with `Other` and leaves the stream as it was.
+/// `ConnectionReset` if the peer has ended, or has dropped its stream, before the end of its data
+/// arrived; `ConnectionAborted` if the peer breaks the protocol, in which case its connection is
+/// reset. A write after `shutdown` fails with `BrokenPipe`. A call that is polled where the WorkQ
+/// cannot be awaited, such as outside of a runtime, fails with `Other` and leaves the stream as it
+/// was.
 ///
 /// # Cancel safety
 ///

@@ -240,8 +240,8 @@ impl Buf {
     /// # Safety
     ///
     /// While the guard lives no other party writes the data: no peer, no other holder of the memfd,
-    /// and no atomic of this process ([`Buf::store`] and the like). Jobs and other guards of this
-    /// process are kept away by the Lease.
+    /// and no atomic of this process ([`Buf::store`] and the like). The lease of the guard keeps
+    /// jobs and other guards of this process away.
     ///
     /// # Errors
     ///
@@ -256,8 +256,8 @@ impl Buf {
     /// # Safety
     ///
     /// While the guard lives no other party reads or writes the data or the tailroom: no peer, no
-    /// other holder of the memfd. Jobs, guards and atomics of this process are kept away by the
-    /// Lease.
+    /// other holder of the memfd. The lease of the guard keeps jobs, guards and atomics of this
+    /// process away.
     ///
     /// # Errors
     ///

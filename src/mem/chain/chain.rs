@@ -29,8 +29,8 @@ use crate::sync::{Mutex, MutexGuard, lock};
 ///
 /// A chain of at most 4,096 pieces allocates only when it is built. While a job uses the chain,
 /// changes fail with `InUse`. Several jobs may read it at once if they run on one device, and if
-/// either all or none of them are operations of [`Rdma`](crate::Rdma): the list that the device
-/// reads is made once, with the keys of that use. Clones are the same chain.
+/// either all or none of them are operations of [`Rdma`](crate::Rdma). These jobs share one list of
+/// the pieces, which has memory keys for one device and one use. Clones are the same chain.
 ///
 /// ```
 /// # use tokio_doca::{mem::{Access, BufChain, RemoteMmap}, BufPool, Dma, Mmap, WorkQ};

@@ -81,7 +81,7 @@ impl MmapBuilder {
     }
 
     /// Sets the kind of huge pages that [`alloc`](MmapBuilder::alloc) uses. Defaults to pages of
-    /// the system's usual size.
+    /// the system's usual size. If a kind is set, the `from_..` methods fail with `InvalidValue`.
     pub fn huge_pages(mut self, pages: HugePages) -> MmapBuilder {
         self.huge = Some(pages);
         self
@@ -116,13 +116,14 @@ impl MmapBuilder {
     /// export the memory only if the range is the whole memfd, since an importer gets the whole
     /// memfd.
     ///
-    /// The memfd is sealed with `F_SEAL_SHRINK` (memfd_create(2), fcntl(2)): no process can shorten
-    /// it from now on, since touching a page that was cut off would kill this process with SIGBUS.
-    /// The memfd may still grow. Every other process that has the memfd, or a mapping of it, may
-    /// write the memory at any time, and so may a peer. So its Bufs lend no slices, and are reached
-    /// by [`Buf::copy_out`](crate::Buf::copy_out), [`Buf::copy_in`](crate::Buf::copy_in), atomics
-    /// and jobs. A memfd that is sealed with `F_SEAL_WRITE` cannot change any more: an Mmap of it
-    /// must be `LOCAL_READ_ONLY`, and does lend slices.
+    /// This call seals the memfd with `F_SEAL_SHRINK` (memfd_create(2), fcntl(2)): no process can
+    /// shorten it from now on, since touching a page that was cut off would kill this process with
+    /// SIGBUS. The memfd may still grow. Every other process that has the memfd, or a mapping of
+    /// it, may write the memory at any time, and so may a peer. So Bufs of the Mmap lend no slices,
+    /// and are reached by [`Buf::copy_out`](crate::Buf::copy_out),
+    /// [`Buf::copy_in`](crate::Buf::copy_in), atomics and jobs. A memfd that is sealed with
+    /// `F_SEAL_WRITE` cannot change any more: an Mmap of it must be `LOCAL_READ_ONLY`, and does
+    /// lend slices.
     ///
     /// If the memfd has huge pages, another process that holds it can punch out pages. If the
     /// kernel has no huge pages to replace them, touching them kills this process with SIGBUS as
@@ -237,7 +238,7 @@ impl MmapBuilder {
     /// Makes an Mmap of the `len` bytes from `addr` on. `free` takes them back: it is called once,
     /// with `addr` and `len`, when the last user of the Mmap (a handle, Buf or job) is gone.
     ///
-    /// `free` runs on the thread that drops the last user, possibly while that handles a
+    /// `free` runs on the thread that drops the last user, possibly while the thread handles a
     /// completion: so `free` should not block. A panic in `free` is contained. The software device
     /// cannot export such memory ([`Mmap::is_exportable`]).
     ///

@@ -26,9 +26,9 @@ impl Mmap {
     ///
     /// An export by the software device seals the memfd (fcntl(2)) with `F_SEAL_SHRINK`,
     /// `F_SEAL_GROW` and `F_SEAL_SEAL`. If no peer may write, it adds `F_SEAL_FUTURE_WRITE`: the
-    /// kernel then refuses every new writer, including the application. If the DPU may write and
-    /// the peers of an Rdma may only read, or the reverse, a reader of another user cannot write,
-    /// but a process of the same user can reopen the memfd for writing (proc(5), `/proc/pid/fd`).
+    /// kernel then refuses every new writer, including the application. If only the DPU or only the
+    /// peers of an Rdma may write, an importer that may only read can still reopen the memfd for
+    /// writing (proc(5), `/proc/pid/fd`), provided that it runs as this process's user.
     ///
     /// # Errors
     ///

@@ -100,9 +100,9 @@ impl Mmap {
     }
 
     /// Returns true if the memory is in a memfd, as the software device requires of memory that it
-    /// exports. Memory of `alloc` and `from_memfd` is; the memory of an owner, `Bytes` and raw
-    /// memory are not. An adapter exports any memory to the peers of an Rdma. [`Mmap::export_dpu`]
-    /// lists the other conditions of an export.
+    /// exports. Memory of `alloc` and `from_memfd` is in one; memory of `from_owner`, `from_bytes`
+    /// and `from_raw` is not. An adapter exports any memory to the peers of an Rdma.
+    /// [`Mmap::export_dpu`] lists the other conditions of an export.
     pub fn is_exportable(&self) -> bool {
         self.0.memory.memfd().is_some()
     }

@@ -103,7 +103,7 @@ impl RemoteMmap {
     /// # Errors
     ///
     /// - `InvalidValue` if the bytes are no blob, or were cut off or changed; and for a blob of
-    ///   another kind of object, with a message that names the call that takes it.
+    ///   another kind of object, with a message that names the call that takes such a blob.
     /// - `UnsupportedVersion` for a blob in a newer format than this version of the crate reads.
     /// - `NotSupported` if this device cannot import the memory, if the blob is from another host,
     ///   or if it is from another network namespace and the exporter does not listen at a path
@@ -112,12 +112,12 @@ impl RemoteMmap {
     ///   forged.
     /// - `ConnectionReset` if the exporter has gone.
     /// - `TimedOut` if the exporter does not answer in time, or the memory is not mapped in time.
-    /// - `NoMemory` if the memory cannot be mapped.
+    /// - `NoMemory` if the memory cannot be mapped; `OperatingSystem` if no thread can be started.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the blocking call on the other thread ends by itself, within the
-    /// time limit.
+    /// The future can be dropped at any time: an import in progress ends by itself, within the time
+    /// limit.
     pub fn from_export(device: &Device, blob: &[u8]) -> Import {
         Import::new(device, blob)
     }
@@ -174,7 +174,7 @@ impl RemoteMmap {
         self.0.audience
     }
 
-    /// Returns the device that imported it.
+    /// Returns the device that imported the memory.
     pub fn device(&self) -> &Device {
         &self.0.device
     }
@@ -196,7 +196,8 @@ impl RemoteMmap {
     }
 
     /// Checks whether the memory is still exported. An adapter cannot know this of memory of
-    /// another process: the call then succeeds, and only an operation on the memory fails.
+    /// another process: there the call succeeds even if the export has ended, and the next
+    /// operation on the memory fails.
     ///
     /// # Errors
     ///

@@ -171,12 +171,12 @@ impl Accel {
     /// # Errors
     ///
     /// A call that is refused has no effect: `NotSupported` if the device does not know the opcode;
-    /// `InvalidValue` if the source has no data or the destination no tailroom, if the two share
-    /// memory or are not registered with the device, or if they have more bytes or longer lists
-    /// than the device takes ([`Accel::caps`]; the bytes of the tailroom count only if there is no
-    /// source); `NotPermitted` if the destination is read-only; `InUse` if a job or a guard uses
-    /// either side; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event or
-    /// Hybrid mode.
+    /// `InvalidValue` if the source has no data or the destination no tailroom, if the two operands
+    /// share memory or are not registered with the device, or if they have more bytes or longer
+    /// lists than the device takes ([`Accel::caps`]; the bytes of the tailroom count only if there
+    /// is no source); `NotPermitted` if the destination is read-only; `InUse` if a job or a guard
+    /// uses either operand; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in
+    /// event or Hybrid mode.
     ///
     /// A call that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`]) if an event-driven call in flight is polled without a runtime. In
@@ -184,7 +184,7 @@ impl Accel {
     ///
     /// # Cancel safety
     ///
-    /// The operation can be dropped at any time. A call in flight continues, and keeps both sides
+    /// The operation can be dropped at any time. A call in flight continues, and keeps its operands
     /// leased (`InUse`) until it has completed; the result is discarded, and the destination may
     /// have been written. Forgetting the operation (`mem::forget`) is sound too.
     pub fn call<S: MaybeSource, D: MaybeDestination>(

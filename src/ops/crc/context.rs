@@ -128,7 +128,7 @@ impl Crc {
     /// Appends the data of `src` to the data of `dst`, and computes the CRC-32C of the copied bytes
     /// in the same pass.
     ///
-    /// The result is the CRC of the bytes that were written to `dst`, even if a peer writes `src`
+    /// The CRC is that of the bytes that were written to `dst`, even if a peer writes `src`
     /// meanwhile. If the operation fails, the data of `dst` does not grow. Nothing happens before
     /// the first poll. [`WorkQ::progress`] and graphs return the result as one number, which
     /// [`CrcCopied::from`](super::CrcCopied) converts back.
@@ -136,12 +136,12 @@ impl Crc {
     /// # Errors
     ///
     /// An operation that is refused has copied nothing: `InvalidValue` if there is too little
-    /// tailroom, if the two sides have bytes in common or are not registered with the device, or if
-    /// they have more bytes or longer lists than the device takes ([`Crc::caps`]); `NotSupported`
-    /// ([`Reason::RemoteInChain`](crate::error::Reason::RemoteInChain)) for a chain with imported
-    /// memory; `NotPermitted` if the destination is read-only; `InUse` if a job or a guard uses
-    /// either side; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event or
-    /// Hybrid mode.
+    /// tailroom, if `src` and `dst` have bytes in common or are not registered with the device, or
+    /// if they have more bytes or longer lists than the device takes ([`Crc::caps`]);
+    /// `NotSupported` ([`Reason::RemoteInChain`](crate::error::Reason::RemoteInChain)) for a chain
+    /// with imported memory; `NotPermitted` if the destination is read-only; `InUse` if a job or a
+    /// guard uses `src` or `dst`; `Shutdown` if the WorkQ was shut down; `BadState` without a
+    /// runtime in event or Hybrid mode.
     ///
     /// An operation that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven job in flight
@@ -149,9 +149,9 @@ impl Crc {
     ///
     /// # Cancel safety
     ///
-    /// The operation can be dropped at any time. A job in flight continues, and keeps both sides
-    /// leased (`InUse`) until it has completed; the result is discarded, but the data of `dst`
-    /// grows if the job succeeds. Forgetting the operation (`mem::forget`) is sound too.
+    /// The operation can be dropped at any time. A job in flight continues, and keeps `src` and
+    /// `dst` leased (`InUse`) until it has completed; the result is discarded, but the data of
+    /// `dst` grows if the job succeeds. Forgetting the operation (`mem::forget`) is sound too.
     pub fn copy_crc<S: Source, D: Destination>(&self, src: S, dst: D) -> CopyCrcOp<&Crc, S, D> {
         self.copy_crc_with(CrcOptions::new(), src, dst)
     }

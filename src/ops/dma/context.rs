@@ -93,9 +93,9 @@ impl Dma {
     /// # Errors
     ///
     /// A copy that is refused has moved nothing: `InvalidValue` if there is too little tailroom, if
-    /// the two sides have bytes in common or are not registered with the device, or if they have
+    /// `src` and `dst` have bytes in common or are not registered with the device, or if they have
     /// more bytes or longer lists than the device takes ([`Dma::caps`]); `NotPermitted` if the
-    /// destination is read-only; `InUse` if a job or a guard uses either side; `Shutdown` if the
+    /// destination is read-only; `InUse` if a job or a guard uses `src` or `dst`; `Shutdown` if the
     /// WorkQ was shut down; `BadState` without a runtime in event or Hybrid mode.
     ///
     /// A copy that fails later returns the error of the device, or `BadState`
@@ -104,9 +104,9 @@ impl Dma {
     ///
     /// # Cancel safety
     ///
-    /// The operation can be dropped at any time. A copy in flight continues, and keeps both sides
-    /// leased (`InUse`) until it has completed; the result is discarded, and the destination may
-    /// have been written. Forgetting the operation (`mem::forget`) is sound too.
+    /// The operation can be dropped at any time. A copy in flight continues, and keeps `src` and
+    /// `dst` leased (`InUse`) until it has completed; the result is discarded, and the destination
+    /// may have been written. Forgetting the operation (`mem::forget`) is sound too.
     #[doc(alias = "doca_dma_task_memcpy_alloc_init")]
     #[doc(alias = "doca_dma_task_memcpy_set_conf")]
     #[doc(alias = "doca_dma_job_memcpy")]

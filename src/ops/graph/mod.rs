@@ -44,15 +44,16 @@
 //! ```text
 //!                       +--- inline, or a user function ----+
 //!                       |                                   v
-//!   open edges: 0 --> ready --> in flight (a Slot) ------> done: edges to its successors closed, in the same poll
+//!   open edges: 0 --> ready --> in flight (a slot) ------> done: edges to its successors closed, in the same poll
 //!                       |  ^                                |
 //!                       v  |                                +--> failed: nothing new starts, what runs drains
-//!                     in line for a Slot, as an Op is
+//!                     in line for a slot, as an Op is
 //! ```
 //!
-//! User functions run in the task that awaits the run. If a node fails, no further nodes start, and
-//! the run ends once its jobs in flight and the futures that have begun have completed.
-//! [`RunError`] has the first cause, and all nodes that failed.
+//! User functions run in the task that awaits the run, or in
+//! [`WorkQ::progress`](crate::WorkQ::progress) if the run was posted. If a node fails, no further
+//! nodes start, and the run ends once its jobs in flight and the futures that have begun have
+//! completed. [`RunError`] has the first cause, and all nodes that failed.
 //!
 //! # Remote operations
 //!

@@ -58,8 +58,8 @@ impl Rdma {
         ///
         /// If the send fails, the state becomes Error: `TimedOut` if the peer posts no receive
         /// within the [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout); `InvalidValue` if the
-        /// message is longer than the receive; if the peer has ended, an error for which
-        /// [`is_disconnect`](crate::error::JobError::is_disconnect) returns true.
+        /// message is longer than the tailroom of the receive; if the peer has ended, an error for
+        /// which [`is_disconnect`](crate::error::JobError::is_disconnect) returns true.
         ///
         /// In the state Error, a send fails with [`Reason::Flushed`](crate::error::Reason::Flushed)
         /// and the kind of the first cause.
@@ -94,9 +94,9 @@ impl Rdma {
         /// peer is not notified.
         ///
         /// If `src` has no data, or both operands are `()`, the write moves nothing, and only
-        /// checks whether the peer is there. Once the peer has reset or dropped its Rdma, or its
-        /// process has ended, the first such write fails, but not before the messages that the peer
-        /// had sent have arrived.
+        /// checks whether the peer is there. If the peer has reset or dropped its Rdma, or its
+        /// process has ended, the first such write fails after all messages of the peer have
+        /// arrived.
         ///
         /// # Errors
         ///
@@ -201,8 +201,9 @@ impl Rdma {
     /// Receives that wait at the same time get their messages in the order in which they were
     /// polled first. If all entries
     /// ([`RdmaBuilder::recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size)) are in use, a
-    /// receive waits its turn. A receive that waits for an entry, has been notified, and is still
-    /// not polled when a later receive has been polled twice since, may be passed by that receive.
+    /// receive waits its turn. A receive that waits for an entry and has been notified may be
+    /// passed by a later receive, if the later receive is polled twice before the first one is
+    /// polled again.
     ///
     /// # Errors
     ///
@@ -248,7 +249,8 @@ impl Rdma {
     /// The stream yields the first error, and then ends. One error does not end it: that the WorkQ
     /// cannot be awaited where the stream was polled, such as outside of a runtime. When the stream
     /// has ended, its posted receives are treated like those of a dropped stream. If the connection
-    /// ends while the pool is empty and nothing is posted, the stream yields that error too.
+    /// ends while the pool is empty and nothing is posted, the stream yields the error of the
+    /// connection too.
     ///
     /// # Errors
     ///

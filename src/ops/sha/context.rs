@@ -90,11 +90,11 @@ impl Sha {
     ///
     /// A hash that is refused has no effect: `InvalidValue` if the tailroom is shorter than a
     /// digest ([`Algorithm::digest_len`]), if the space for the digest lies in more than one Buf of
-    /// a destination chain, if the two sides share memory or are not registered with the device, or
-    /// if the source has more bytes or a longer list than the device takes ([`Sha::caps`]);
+    /// a destination chain, if `src` and `dst` share memory or are not registered with the device,
+    /// or if the source has more bytes or a longer list than the device takes ([`Sha::caps`]);
     /// `NotSupported` if the device does not compute this hash; `NotPermitted` if the destination
-    /// is read-only; `InUse` if a job or a guard uses either side; `Shutdown` if the WorkQ was shut
-    /// down; `BadState` without a runtime in event or Hybrid mode.
+    /// is read-only; `InUse` if a job or a guard uses `src` or `dst`; `Shutdown` if the WorkQ was
+    /// shut down; `BadState` without a runtime in event or Hybrid mode.
     ///
     /// A hash that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven hash in flight
@@ -102,9 +102,9 @@ impl Sha {
     ///
     /// # Cancel safety
     ///
-    /// The operation can be dropped at any time. A hash in flight continues, and keeps both sides
-    /// leased (`InUse`) until it has completed; the result is discarded, and the destination may
-    /// have been written. Forgetting the operation (`mem::forget`) is sound too.
+    /// The operation can be dropped at any time. A hash in flight continues, and keeps `src` and
+    /// `dst` leased (`InUse`) until it has completed; the result is discarded, and the destination
+    /// may have been written. Forgetting the operation (`mem::forget`) is sound too.
     #[doc(alias = "doca_sha_job")]
     #[doc(alias = "doca_sha_task_hash_alloc_init")]
     #[doc(alias = "doca_sha_task_hash_set_conf")]

@@ -130,8 +130,9 @@ impl<'a> SyncEventBuilder<'a> {
     /// 80 bytes of memory. When all entries are taken, a further wait queues for one, and meanwhile
     /// reads the counter itself. Outside of busy mode it pauses between two reads, for 0.13 ms at
     /// first and twice as long each time, up to 8.4 ms, so that it may see a value up to 8.4 ms
-    /// late. The waits in the queue share a timer, which wakes all of them: while another wait has
-    /// just begun to queue, each reads more often. A [`BlockingSyncEvent`] ignores this setting.
+    /// late. The waits in the queue share a timer, which wakes all of them: so each reads more
+    /// often while another wait has just begun to queue. A [`BlockingSyncEvent`] ignores this
+    /// setting.
     pub fn waits(mut self, waits: u32) -> Self {
         self.waits = waits;
         self

@@ -24,7 +24,7 @@ const OP: &str = "SyncEvent::from_export";
 impl SyncEvent {
     /// Imports an event by the blob that [`SyncEvent::export_dpu`] has returned. The time limit
     /// defaults to 5 s ([`SyncEventImport::timeout`]). Nothing happens before the first poll; no
-    /// runtime is needed. The imported event is then attached or started; it cannot be exported
+    /// runtime is needed. Attach or start the imported event afterwards; it cannot be exported
     /// again.
     ///
     /// An event has one importer at a time. Another process can import the event once the importer

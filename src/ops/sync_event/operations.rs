@@ -103,7 +103,7 @@ impl SyncEvent {
     /// - `InvalidValue` if the threshold is greater than
     ///   [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)
     ///   ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)), or if the value of the
-    ///   counter exceeds it when the wait begins or later
+    ///   counter exceeds `max_wait` when the wait begins or later
     ///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)).
     /// - The errors of [`SyncEvent::get`], also during the wait.
     /// - `ConnectionReset` if the process that had imported the event has ended, and no other

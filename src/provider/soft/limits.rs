@@ -18,9 +18,9 @@ const MAX_WAITS: u32 = 1 << 16;
 
 /// The limits of a [`Soft`](super::Soft)'s devices: a profile, or your own limits.
 ///
-/// A job within the limits passes on the software device and on the adapter. Both refuse a list or
-/// a job that exceeds a limit (`InvalidValue`) before any memory is leased. A context that cannot
-/// signal an event handle is refused by every WorkQ that is not in
+/// A job within the limits of a profile passes on the software device and on that adapter. Both
+/// refuse a list or a job that exceeds a limit (`InvalidValue`) before any memory is leased. A
+/// context that cannot signal an event handle is refused by every WorkQ that is not in
 /// [`Mode::BusyPoll`](crate::Mode::BusyPoll) (`NotSupported`). `DevInfo::caps` returns the limits.
 ///
 /// | profile | longest list | largest copy or hash | largest RDMA message | RDMA queues | waits of a SyncEvent | event-driven | source of the numbers |

@@ -4,7 +4,7 @@
 //! at these sizes. Larger jobs go to an *engine*, a thread of the device, so that the task's thread
 //! stays free. The engine's thread is named after the device (`doca-pf0`), and
 //! [`Device::engine_time`](crate::Device::engine_time) returns how long the engines have worked. An
-//! engine spins for a short time after its last job, and then sleeps without any wake-up.
+//! engine spins for a short time after its last job, and then sleeps until the next one.
 //!
 //! # Environment variables
 //!

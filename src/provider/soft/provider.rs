@@ -27,10 +27,10 @@ const VARIABLES: [&str; 6] = [
 
 /// The provider of software devices.
 ///
-/// The provider behind [`Device::open`] has the default settings, changed by the
-/// [environment](crate::soft#environment-variables). If the value of such a variable is invalid, or
-/// the environment has an unknown `TOKIO_DOCA_SOFT_*` variable, every call that finds devices
-/// fails. A provider of your own takes its script of faults in code:
+/// The provider behind [`Device::open`] has the default settings, changed by [environment
+/// variables](crate::soft#environment-variables). If the value of one is invalid, or the
+/// environment has an unknown `TOKIO_DOCA_SOFT_*` variable, every call that finds devices fails. A
+/// provider of your own takes its script of faults in code:
 ///
 /// ```
 /// use tokio_doca::ErrorKind;
@@ -236,9 +236,9 @@ impl Provider for Soft {
 impl SoftBuilder {
     /// Sets the size, in bytes, up to which copies run inside the submission. Defaults to 65,536;
     /// at most 262,144, since a longer copy would delay the other tasks of the thread too much.
-    /// Hashes run inside the submission up to an eighth of that size, and CRCs up to half of it,
-    /// since they then take as long as the copy. Larger jobs go to an engine, a thread of the
-    /// device.
+    /// Hashes run inside the submission up to an eighth of that size, and CRCs up to half of it:
+    /// they then take as long as a copy of the whole size. Larger jobs go to an engine, a thread of
+    /// the device.
     ///
     /// With 0 every copy goes to an engine, so that no thread of a runtime touches memory of a
     /// [`RemoteMmap`](crate::mem::RemoteMmap). The documentation of `RemoteMmap` says why that

@@ -1,7 +1,7 @@
 //! Real adapters, through rdma-core's libibverbs (feature `verbs`, on by default).
 //!
-//! Devices have the names that `ibv_devices` shows. Contexts, memory, graphs and everything else
-//! work as on the software device.
+//! Devices have the names that `ibv_devices` shows. There are no sync events. Memory, graphs and
+//! all other contexts work as on the software device.
 //!
 //! ```no_run
 //! use tokio_doca::{Device, Mmap, Rdma, WorkQ};

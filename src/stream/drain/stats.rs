@@ -29,7 +29,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerStats {
-    /// Streams that [`Incoming::accept`](crate::stream::Incoming::accept) has returned.
+    /// The number of streams that [`Incoming::accept`](crate::stream::Incoming::accept) has
+    /// returned.
     pub accepted: u64,
     /// The number of streams for which [`RdmaListener::drain`](crate::stream::RdmaListener::drain)
     /// would wait: streams of `accepted` that are not closed, also while they
@@ -39,23 +40,25 @@ pub struct ListenerStats {
     /// The number of `accepted` streams that continue over TCP
     /// ([`StreamOptions::or_tcp`](crate::stream::StreamOptions::or_tcp)).
     pub fell_back: u64,
-    /// Peers that the application has refused, or whose `Incoming` or future of `accept` it has
-    /// dropped.
+    /// The number of peers that the application has refused, or whose `Incoming` or future of
+    /// `accept` it has dropped.
     pub refused: u64,
-    /// Peers that were not accepted because all memory for
+    /// The number of peers that were not accepted because all memory for
     /// [`connections`](crate::stream::StreamOptions::connections) streams was in use.
     pub full: u64,
-    /// Peers that took longer than the [`timeout`](crate::stream::StreamOptions::timeout), or that
-    /// were dropped while silent: after 100 ms for another peer
+    /// The number of peers that took longer than the
+    /// [`timeout`](crate::stream::StreamOptions::timeout), or that were dropped while silent, in
+    /// favour of a new peer: after 100 ms of silence
     /// ([`half_open`](crate::stream::StreamOptions::half_open)), or at once if the system had no
-    /// descriptor or memory for that peer.
+    /// descriptor or memory for the new peer.
     pub timed_out: u64,
-    /// Peers whose `accept` failed for another reason: they gave up, or the listener drains.
+    /// The number of peers whose `accept` failed for another reason, for example because the peer
+    /// gave up or the listener drains.
     pub failed: u64,
-    /// Peers that closed their connection without a hello, or sent something else. The hello is the
-    /// first message of a connector.
+    /// The number of peers that closed their connection without a hello, or sent something else.
+    /// The hello is the first message of a connector.
     pub strangers: u64,
-    /// Peers that are connected and have not sent their whole hello yet: at most
+    /// The number of peers that are connected and have not sent their whole hello yet: at most
     /// [`half_open`](crate::stream::StreamOptions::half_open).
     pub half_open: u64,
 }

@@ -146,7 +146,7 @@ pub enum UserNode {}
 
 /// The kind of a node that is a function with data
 /// ([`GraphBuilder::user_with`](crate::graph::GraphBuilder::user_with)). Such a node is set to its
-/// data, in each instance to other data.
+/// data, in each instance separately.
 ///
 /// ```
 /// use tokio_doca::graph::{DataNode, Graph, Node};

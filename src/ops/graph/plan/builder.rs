@@ -105,9 +105,10 @@ impl GraphBuilder {
         self.add(NodeWork::Context(Box::new(Planned::<A>(context))))
     }
 
-    /// Returns a node that calls a function, in the task that awaits the run. The function can read
-    /// the results of nodes that have completed, and may set the operands of nodes that have not
-    /// started. An error or a panic fails the node.
+    /// Returns a node that calls a function: in the task that awaits the run or, if the run was
+    /// posted, in [`WorkQ::progress`](crate::WorkQ::progress). The function can read the results of
+    /// nodes that have completed, and may set the operands of nodes that have not started. An error
+    /// or a panic fails the node.
     ///
     /// All instances share the function. While the function runs, it blocks its run and all other
     /// tasks of the thread.

@@ -143,9 +143,9 @@ impl Instance {
     /// Sets the operands or data of a node, from the next run on: `(source, destination)` for a
     /// copy or a hash, an [`AccelCall`](crate::accel::AccelCall) for a call of an accelerator, an
     /// [`Instance`] for a sub-graph, the data for a function with data. For other nodes see the
-    /// method of the builder that made the node
-    /// ([`GraphBuilder::rdma_write`](crate::graph::GraphBuilder::rdma_write)). Bufs are handles:
-    /// the instance keeps clones.
+    /// method of the builder that made the node, such as
+    /// [`GraphBuilder::rdma_write`](crate::graph::GraphBuilder::rdma_write). Bufs are handles: the
+    /// instance keeps clones.
     ///
     /// Jobs of a dropped run that are still in flight keep the operands that they began with.
     ///
@@ -168,8 +168,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// `NotPermitted` for a node of another graph; `InvalidValue` if `data` is an instance of
-    /// another graph than the sub-graph node's, or on another WorkQ. On an error `data` is dropped.
+    /// `NotPermitted` for a node of another graph; `InvalidValue` if `data` is an instance that is
+    /// on another WorkQ, or is not of the graph that `node` runs. On an error `data` is dropped.
     #[doc(alias = "doca_graph_instance_set_ctx_node_data")]
     #[doc(alias = "doca_graph_instance_set_sub_graph_node_data")]
     pub fn set<K: Settable>(&mut self, node: Node<K>, data: impl Into<K::Data>) -> Result<()> {

@@ -98,9 +98,10 @@ macro_rules! options {
             /// Sets whether the peer is a program without this library. Such a peer gets the
             /// private data and nothing else. The peer's own private data arrives padded with
             /// zeros, to a length that depends on the transport. Such a peer does not say what it
-            /// permits: this side assumes that it permits writes, and reads and atomics if its
-            /// queue pair answers reads (no atomics over iWARP). This side does not probe such a
-            /// peer while the connection is idle. Defaults to `false`.
+            /// permits: this side assumes that it permits writes. If the peer's queue pair answers
+            /// reads, this side assumes that the peer permits reads too, and atomics except over
+            /// iWARP. This side does not probe such a peer while the connection is idle. Defaults
+            /// to `false`.
             pub fn foreign(mut self, foreign: bool) -> $name {
                 self.0.foreign = foreign;
                 self
@@ -232,8 +233,8 @@ impl Call {
 /// Listens at an address for connections by rdma_cm (`rdma_listen`), also from programs without
 /// this library.
 ///
-/// A request has the peer's address, and the private data of its application. The application
-/// accepts it with an [`Rdma`] on the listener's device, or refuses it. Up to 128 requests wait;
+/// A request has the peer's address, and private data from the peer's application. Accept the
+/// request with an [`Rdma`] on the listener's device, or refuse it. Up to 128 requests wait;
 /// further ones are refused. If the listener is dropped, the requests that wait are refused, and
 /// accepted connections continue.
 ///
@@ -323,7 +324,7 @@ impl CmListener {
     ///
     /// `NotSupported` on the software device, on a system without rdma_cm, and for an address that
     /// no adapter has; `InvalidValue` for an address of another adapter; `AlreadyExist` if the
-    /// address is in use; the system's error if it is not an address of this host.
+    /// address is in use; the system's error if `addr` is not an address of this host.
     pub fn bind(device: &Device, addr: SocketAddr) -> Result<CmListener> {
         const OP: &str = "CmListener::bind";
         let line = Arc::new(Polled::new(Requests::default()));
