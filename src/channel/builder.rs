@@ -82,9 +82,9 @@ impl ChannelBuilder {
         }
     }
 
-    /// Sets the size of each connection's receive queue, in messages of the maximum size: the crate
-    /// reads at most that many bytes ahead of the application. The size is 1 to 8,192, and defaults
-    /// to 10.
+    /// Sets the size of each connection's receive queue, in messages: 1 to 8,192. Defaults to 10.
+    /// The queue has the bytes that the crate has read ahead of the application: at most this
+    /// number of messages of the maximum size.
     #[doc(alias = "doca_comm_channel_ep_set_recv_queue_size")]
     #[doc(alias = "doca_comch_client_set_recv_queue_size")]
     #[doc(alias = "doca_comch_server_set_recv_queue_size")]

@@ -8,15 +8,15 @@
 //! [`EventPort`]. [`Submit`] is the trait that queues, endpoints and event ports have in common: it
 //! accepts jobs. The crate's soundness rests on promises of the unsafe traits' implementors.
 //! [`Adapter`], [`Registrar`] and [`Endpoint`] have numbered duties of their own. The implementors
-//! of all these traits keep the following duties:
+//! of all traits named here keep the following duties:
 //!
 //! 1. Each accepted Job completes exactly once, with the Token that it was submitted under. Its
 //!    result is a number. For a copy, this is the number of bytes moved, `len`. For an [`AccelJob`]
 //!    with a destination, it is the number of bytes written there, from the front and without gaps;
 //!    without a destination it may be any number. A [`ShaJob`] returns [`ShaJob::answer`], and a
-//!    [`CrcJob`] [`CrcJob::outcome`]. A Job that fails returns the reason, and may have written its
-//!    destination; its session is unchanged. No byte outside of the Segments is touched, and the
-//!    source is not written.
+//!    [`CrcJob`] returns [`CrcJob::outcome`]. A Job that fails returns the reason, and may have
+//!    written its destination; if it is part of a hash session, the session is unchanged. The
+//!    device touches no byte outside of the Job's Segments, and does not write the source.
 //! 2. Once `reap` has returned a Job's completion, the device does not touch the Job's memory. If a
 //!    device cannot be made to release a Job, it completes the Job with
 //!    [`JobError::memory_kept`](crate::error::JobError::memory_kept), and the memory stays leased
@@ -64,7 +64,7 @@
 //! The test suite in the crate `tokio-doca-contract` runs on any provider. If a provider breaks a
 //! duty, the function in this table panics with a message that names the duty.
 //! `tests/outside_provider` has a device that breaks one duty at a time, and tests that the suite
-//! finds each.
+//! finds each breach.
 //!
 //! | duty | checks |
 //! |---|---|
@@ -82,7 +82,8 @@
 //! | adapter duty 3 | `a_device_says_the_same_of_itself`, `caps_are_kept` |
 //! | all together | `busy_polls`, `sleeps_and_wakes`, `serves_several_runtimes` |
 //!
-//! For remote operations, between two endpoints of one device or of two (the suite's `Peers`):
+//! The suite's `rdma` checks the duties for remote operations, between two endpoints of one device,
+//! or of two devices (`Peers`):
 //!
 //! | duty | checks |
 //! |---|---|

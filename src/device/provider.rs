@@ -71,7 +71,8 @@ pub enum Liveness {
 /// The crate trusts what an Adapter reports of its device, and lends memory to its queues. So the
 /// crate's soundness rests on these duties, which the contract's test suite calls *adapter duties*:
 ///
-/// 1. Each `open_queue` returns a new queue, built with that config, which only the caller drives.
+/// 1. Each `open_queue` returns a new queue, built with the given config, which only the caller
+///    drives.
 /// 2. The Registrar, queues, endpoints and sync events belong to one device: each accepts the keys
 ///    that the Registrar returned, and `registrar` returns that device's Registrar each time.
 /// 3. `info` returns the same [`DevInfo`] each time. The queues, endpoints and sync events accept
@@ -126,13 +127,14 @@ pub unsafe trait Adapter: Send + Sync {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Listens at an address for connections by the network's connection manager (rdma_cm). At most
-    /// `_backlog` requests wait to be read. By default this is not supported.
+    /// Listens at an address for connections by the network's connection manager (rdma_cm). The
+    /// system keeps at most `_backlog` requests that the provider has not read yet. By default this
+    /// is not supported.
     ///
     /// # Errors
     ///
-    /// `NotSupported` without a connection manager; `InvalidValue` if the address is not one of
-    /// this device; `InUse` if a listener has the address.
+    /// `NotSupported` without a connection manager, or if no adapter has the address;
+    /// `InvalidValue` if another adapter has the address; `AlreadyExist` if a listener has it.
     fn listen_at(
         &self,
         _addr: SocketAddr,
@@ -143,8 +145,8 @@ pub unsafe trait Adapter: Send + Sync {
     }
 
     /// Checks, as far as the blob shows, whether an endpoint of this device can connect to the
-    /// endpoint that exported it. Does not block, and contacts no peer. Streams that can fall back
-    /// to TCP call this. By default there is no error.
+    /// endpoint that exported the blob. Does not block, and contacts no peer. Streams that can fall
+    /// back to TCP call this. By default there is no error.
     ///
     /// # Errors
     ///
@@ -273,9 +275,9 @@ impl Device {
     }
 
     /// Returns the adapter's protection domain (`ibv_pd`), which holds this process's memory and
-    /// endpoints. Applications that also use libibverbs may use it. It belongs to the device and
-    /// lives as long: do not deallocate it. [`Buf::mkey`](crate::Buf::mkey) returns the keys of
-    /// memory in it.
+    /// endpoints. Applications that also use libibverbs may use it. It belongs to the device, and
+    /// lives as long as the device: do not deallocate it. [`Buf::mkey`](crate::Buf::mkey) returns
+    /// the keys of memory in it.
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 //!
 //! A task whose jobs are always ready must not starve other tasks. Tokio's unit is one operation on
 //! a socket or a channel. A small inline copy is many times cheaper, and asking Tokio for a unit
-//! costs as much as the copy. So a thread asks for one unit for eight small copies, or for one of
-//! 64 KiB: an endless loop of copies yields after 1,024 small or 128 large ones.
+//! costs as much as the copy. So a thread asks for one unit for eight small copies, or for one copy
+//! of 64 KiB: an endless loop of copies yields after 1,024 small or 128 large ones.
 //!
 //! Copies and hashes ask before they begin ([`proceed`]). Two kinds of jobs are charged afterwards
 //! ([`finished`]), and their outcome is kept if the budget is spent: those that must be submitted

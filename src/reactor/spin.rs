@@ -1,5 +1,5 @@
-//! Decides how long a future polls (spins) in Hybrid mode, and which future of a WorkQ does; also
-//! how long a polling thread continues while it has nothing to do.
+//! Decides how long a future polls (spins) in Hybrid mode, which future of a WorkQ spins, and how
+//! long a polling thread continues while it has nothing to do.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -141,8 +141,8 @@ const SPARE: u32 = 2;
 /// The maximum of `in_vain`. At this value, the next wait to spin comes after 64 waits that do not,
 /// and after 128 times the spin.
 const MOST: u32 = SPARE + 7;
-/// The maximum number of waiting futures up to which a future spins. With more, spins are in vain:
-/// one event completes many waits.
+/// The maximum number of waiting futures with which a future still spins. With more, spins are in
+/// vain: one event completes many waits.
 const CROWD: usize = 16;
 /// The number of waits between two readings of the clock, to find out whether spins may begin
 /// again.

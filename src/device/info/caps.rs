@@ -69,7 +69,8 @@ pub struct Caps {
     #[doc(alias = "doca_devinfo_get_is_hotplug_manager_supported")]
     #[doc(alias = "doca_devinfo_cap_is_hotplug_manager_supported")]
     pub hotplug_manager: bool,
-    /// The maximum depth of a queue. Attaching a context to a deeper WorkQ is refused.
+    /// The maximum depth of a queue. Attaching a context to a deeper WorkQ fails with
+    /// `InvalidValue`.
     pub max_depth: u32,
     /// The number of completion vectors: interrupts, one of which a WorkQ uses
     /// ([`completion_vector`](crate::workq::WorkQBuilder::completion_vector)). With 0 or 1 there is

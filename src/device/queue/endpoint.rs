@@ -302,14 +302,14 @@ pub unsafe trait Endpoint: Submit {
         false
     }
 
-    /// Copies the oldest message to `_dst`, with [`EndpointConfig::pooled_len`]. Returns the
-    /// peer's operation and the number of bytes written, or `None` if there is no message, as the
-    /// default does.
+    /// Copies the oldest message to `_dst`, with [`EndpointConfig::pooled_len`]. Returns the peer's
+    /// operation and the number of bytes written. Returns `None`, as the default does, if there is
+    /// no message or the Endpoint has failed.
     ///
     /// # Errors
     ///
-    /// The error that the Endpoint failed with. `ReceiveTooSmall` if the message is longer than
-    /// `_capacity`: the message stays, and the Endpoint does not fail.
+    /// The cause, if the message makes the Endpoint fail. `ReceiveTooSmall` if the message is
+    /// longer than `_capacity`: the message stays, and the Endpoint does not fail.
     ///
     /// # Safety
     ///

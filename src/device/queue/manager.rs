@@ -20,8 +20,9 @@ pub struct CmOptions {
     pub deadline: Instant,
 }
 
-/// A function that is called once, on any thread, with the private data of the peer's application,
-/// or an error. The function is cheap: it only wakes the task that waits.
+/// A function that the provider calls once, on any thread, with the private data of the peer's
+/// application, or an error. The function is cheap: it only wakes the task that waits. If the
+/// provider drops it without a call, the attempt fails with `Unexpected`.
 pub type CmAnswer = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
 
 /// A function that is called, on any thread, with each connection request, and with an error once

@@ -139,7 +139,7 @@ pub unsafe trait Queue: Submit {
     }
 
     /// Requests one signal at the next completion. Returns `Ready` if `reap` would find a
-    /// completion, including one that `ready` has kept, unless that completion was signaled. After
+    /// completion, including one that `ready` has kept, unless that completion was signalled. After
     /// `Armed` the caller sleeps without polling again.
     #[doc(alias = "doca_workq_event_handle_arm")]
     #[doc(alias = "ibv_req_notify_cq")]

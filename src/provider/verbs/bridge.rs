@@ -30,8 +30,8 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// The domain belongs to the system's libibverbs. It is not deallocated before the last handle
-    /// of the device, and everything that was made with the device, is gone. A
+    /// The domain belongs to the system's libibverbs. It is deallocated only once the last handle
+    /// of the device, and everything that was made with the device, are gone. A
     /// [`connect`](crate::Rdma::connect) or an import that was polled must be awaited: if its
     /// future is dropped early, its thread keeps a handle of the device until the thread is done.
     #[doc(alias = "doca_dev_open_from_pd")]

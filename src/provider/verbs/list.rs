@@ -287,7 +287,7 @@ impl Drop for List<'_> {
     }
 }
 
-/// Returns the reason if the environment forbids the use of any adapter.
+/// Returns the reason if the environment forbids all use of adapters.
 fn why_not_here() -> Option<&'static str> {
     std::env::var_os("RDMAV_ALLOW_DISASSOC_DESTROY")?;
     Some(

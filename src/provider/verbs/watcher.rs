@@ -32,8 +32,8 @@ struct Device {
     /// `None` for a device that belongs to the application.
     context: Option<Weak<Context>>,
     watched: Arc<EventTargets>,
-    /// A duplicate of the device's descriptor. The device closes its own one when it is dropped,
-    /// which may happen while this thread waits.
+    /// A duplicate of the device's descriptor. The device closes its own descriptor when it is
+    /// dropped, which may happen while this thread waits.
     events: Option<Arc<OwnedFd>>,
 }
 

@@ -148,7 +148,8 @@ impl<R: Receiver> RecvFuture<R> {
         Ok(())
     }
 
-    /// Posts the receive, if needed after a wait for an entry, and hands the caller its receipt.
+    /// Posts the receive, and first waits for an entry if none is free. Hands the caller its
+    /// receipt.
     pub(crate) fn poll_receipt(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -162,8 +163,9 @@ impl<R: Receiver> RecvFuture<R> {
         })
     }
 
-    /// Posts the receive, unless it is posted already, if needed after a wait for an entry. Ready
-    /// once it is posted or refused, with the policy if this call has posted it without a wait.
+    /// Posts the receive if it is not posted yet, and first waits for an entry if none is free.
+    /// Ready once the receive is posted or refused, with the policy if this call has posted it
+    /// without a wait.
     fn poll_begin(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Policy>> {
         let this = self.project();
         let mut begun_under = None;

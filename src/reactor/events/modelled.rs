@@ -33,8 +33,8 @@ impl Clock {
     }
 
     /// Lets the time pass until the timerfd is due. Returns true if the signal of the timerfd is
-    /// received. It is not if another thread sets the timerfd just then, which takes the signal
-    /// back.
+    /// received, and false if another thread takes the signal back by setting the timerfd just
+    /// then.
     #[cfg(test)]
     pub(in crate::reactor) fn raise(&self) -> bool {
         let due = self.due.fetch_add(0, Relaxed);

@@ -17,7 +17,8 @@ use crate::sync::WaitNode;
 const FIRST: u64 = 1 << 17;
 const LONGEST: u64 = 1 << 23;
 
-/// The pauses of a future between polls, each twice as long as the one before.
+/// The pauses of a future between polls. Each is twice as long as the one before, and at most
+/// `LONGEST`.
 #[pin_project]
 pub struct Backoff {
     // Dropped before `workq`, which keeps alive the list that the node is in.

@@ -75,8 +75,8 @@ impl Shared {
     /// Returns true if a future waits for the next event.
     ///
     /// Operations that poll by themselves do not wait for an event. So in busy mode only three
-    /// kinds of jobs do: orphans, jobs that notify a `Run`, and those whose operation slept when
-    /// the mode was set and has yet to be polled. The caller's own loop arms for itself.
+    /// kinds of jobs need an event: orphans, jobs that notify a `Run`, and those whose operation
+    /// slept when the mode was set and has yet to be polled. The caller's own loop arms for itself.
     fn is_waited_for(&self) -> bool {
         let policy = self.mode.load();
         let table = &self.core.table;
@@ -105,7 +105,7 @@ impl Shared {
 
     /// Arms for jobs that no operation waits for, so that the next event reports their completions.
     /// If this runtime receives events (`heard`), an event that is expected already is enough.
-    /// Otherwise clears earlier events first, since no future may have waited for them.
+    /// Otherwise clears earlier events first, since perhaps no future has waited for them.
     pub(in crate::reactor) fn arm_for_orphans(&self, heard: bool) {
         // Pairs with `event_turn`, as the fence in `poll_event` does.
         fence(Ordering::SeqCst);

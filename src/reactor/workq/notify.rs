@@ -28,8 +28,8 @@ impl Wanted for Shared {
 
 impl Shared {
     /// Notifies one waiter in line per free slot or entry, less those that were notified before and
-    /// have taken nothing. With `overtake`, those do not count. If slots or entries are free and
-    /// waiters are left, signals once for another turn.
+    /// have taken nothing. With `overtake`, does not subtract those. If slots or entries are free
+    /// and waiters are left, signals once for another turn.
     #[inline(always)]
     pub(in crate::reactor) fn notify_line(&self, wanted: &(impl Wanted + ?Sized), overtake: bool) {
         if !wanted.line().is_empty() {
@@ -95,8 +95,7 @@ impl Shared {
         }
     }
 
-    /// Ends the pause, and notifies waiters in line. With `overtake`, waiters that were notified
-    /// before and have taken nothing do not count.
+    /// Ends the pause, and notifies waiters in line. `overtake` is as for `notify_line`.
     pub(super) fn resume(&self, overtake: bool) {
         if self.pause.end() {
             self.notify_line(self, overtake);

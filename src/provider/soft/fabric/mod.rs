@@ -56,7 +56,7 @@
 //! | this process keeps no descriptor that a peer sends unasked, and closes none on a thread for which a task waits | the kernel refuses them, or they are read with capacity for all, and closed elsewhere: [`strangers`](crate::process) |
 //! | the end of a process is noticed, even if a child of it holds its sockets | a pidfd, or a connection that stays: [`watch`] |
 //! | a process that replaces its program (execve(2)) takes back what it exported, even if a child holds its descriptors | a word of the control page that the kernel marks: [`Owner`](control::Owner) |
-//! | a process that replaces its program leaves the endpoints and events that it shared | the end of the bell's socket: [`Process::at_the_end_of`] |
+//! | a process that replaces its program leaves the endpoints and events that it shared | the end of the doorbell's socket: [`Process::at_the_end_of`] |
 //! | an export that was reset stays so: an old ticket opens nothing | a generation and a key of its own for each export: [`slots`], [`ticket`] |
 //! | a ticket of one kind opens no service of another | the kind is part of the request, and compared: [`server`] |
 //! | a number that a peer sends is checked before it is used | [`ticket`], [`message`], the payloads of the services, [`received`], [`arena`]; all under a fuzzer, `.ci/fuzz` |

@@ -40,7 +40,7 @@ pub(super) struct Chunk {
 }
 
 impl Receives {
-    /// Returns the number of receives, except those that may be lost.
+    /// Returns the number of receives that are not overtaken.
     pub(super) fn usable(&self) -> usize {
         self.with_adapter.len() - self.overtaken.len()
     }

@@ -2,7 +2,7 @@
 //! can reach.
 //!
 //! A copy that fails breaks the queue pair. Another queue pair replaces the broken one, and repeats
-//! the other copies. A copy may be done twice, since source and destination are leased.
+//! the other copies. Doing a copy twice is harmless, since its source and destination are leased.
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
 use std::sync::Arc;
@@ -30,7 +30,8 @@ pub(super) struct Copies {
     /// together: one after the other, each would take the adapter's time limit to fail.
     unreachable: bool,
     /// Set while [`Shared`](super::shared::Shared) replaces the queue pair, outside of all locks:
-    /// the number of Jobs when that began, which the adapter may have seen.
+    /// the number of Jobs that the adapter may have seen, which is the number of all Jobs when that
+    /// began.
     renewing: Option<usize>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | | importers of this export may write | only other importers may | no peer may |
 //! |---|---|---|---|
-//! | seals | SHRINK, GROW, SEAL | SHRINK, GROW, SEAL | and FUTURE_WRITE |
+//! | seals | SHRINK, GROW, SEAL | SHRINK, GROW, SEAL | SHRINK, GROW, SEAL, FUTURE_WRITE |
 //! | descriptor | to read and write | to read | to read |
 //!
 //! In the middle column the kernel permits no writes through the descriptor, and the mode of the
@@ -46,7 +46,8 @@ pub(in super::super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) ->
 ///
 /// # Errors
 ///
-/// `NotSupported` for huge pages that a peer may write; `NotPermitted` if other seals prevent it.
+/// `NotSupported` for huge pages that a peer may write; `NotPermitted` if other seals prevent it;
+/// `OperatingSystem` if another system call fails.
 pub(in super::super) fn seal(memfd: &OwnedFd, peer_writable: bool, write: bool) -> Result<()> {
     let fs = fstatfs(memfd).map_err(os("fstatfs"))?;
     if peer_writable && fs.filesystem_type() == HUGETLBFS_MAGIC {
