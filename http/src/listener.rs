@@ -60,7 +60,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on a TCP address or a Unix socket, with the default options.
+    /// Listens at a TCP address, a Unix socket or an address of rdma_cm, with the default options.
     ///
     /// To set options, bind an [`RdmaListener`] with
     /// [`StreamOptions::bind`](tokio_doca::stream::StreamOptions::bind) and convert it with `from`.
@@ -152,7 +152,7 @@ impl Listener {
         self.rdma.local_addr()
     }
 
-    /// Returns the TCP address of the listener, or `None` if it listens on a Unix socket.
+    /// Returns the TCP address of the listener, or `None` if it does not listen by TCP.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.rdma.tcp_addr()
     }

@@ -254,8 +254,9 @@ impl<K: Operation> Op<K> {
     /// # Errors
     ///
     /// On an error nothing was submitted, `progress` will not report the operation, and [`Refused`]
-    /// has the operation and the reason: `Again` if the WorkQ or the device is full; for the other
-    /// errors see the method that makes the operation.
+    /// has the operation and the reason: `Again` if the WorkQ or the device is full; `NotSupported`
+    /// for a wait on a device that cannot wait; for the other errors see the method that makes the
+    /// operation.
     #[doc(alias = "doca_workq_submit")]
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]

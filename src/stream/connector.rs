@@ -98,7 +98,7 @@ impl RdmaConnector {
     /// - `NotSupported` if there is no RDMA between the sides, and one of them does not allow TCP
     ///   ([`StreamOptions::or_tcp`]).
     /// - `NoMemory` if this side cannot allocate more memory.
-    /// - `NotFound` for a host name without an address.
+    /// - `NotFound` for a host without an address, or a string without a port.
     /// - `UnsupportedVersion` if the listener speaks another version of the protocol.
     /// - `TimedOut` if the listener does not answer within the [`timeout`](StreamOptions::timeout),
     ///   or if the connection then takes that long again, as between adapters that cannot reach one

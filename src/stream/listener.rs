@@ -55,11 +55,10 @@ const SILENCE: Duration = Duration::from_millis(100);
 /// # }
 /// ```
 ///
-/// The listener serves peers that connect only while a task awaits
-/// [`accept`](RdmaListener::accept); until then they wait. Several tasks may await `accept`: one of
-/// those that are polled gets the next peer. Streams that were accepted outlive their listener.
-/// Dropping the listener leaves the path of a Unix socket in place: remove it before you bind it
-/// again.
+/// While no task awaits [`accept`](RdmaListener::accept), peers that connect wait. Several tasks
+/// may await `accept`: one of those that are polled gets the next peer. Streams that were accepted
+/// outlive their listener. Dropping the listener leaves the path of a Unix socket in place: remove
+/// it before you bind it again.
 pub struct RdmaListener {
     net: Arc<Net>,
     addr: StreamAddr,
@@ -81,7 +80,7 @@ impl RdmaListener {
     /// - `NotSupported` for an option that the device does not have. Also for a device without
     ///   RDMA, and for an iWARP adapter at an address that is no [`StreamAddr::Cm`], unless TCP is
     ///   allowed ([`StreamOptions::or_tcp`]).
-    /// - `NotFound` for a host name without an address.
+    /// - `NotFound` for a host without an address, or a string without a port.
     /// - `AlreadyExist` if the address is in use.
     /// - `NoMemory` if the memory of the first streams cannot be allocated.
     /// - `BadState` without a Tokio runtime.
@@ -148,8 +147,8 @@ impl RdmaListener {
     }
 
     /// Waits for the next peer that asks for a stream. The stream begins with [`Incoming::accept`];
-    /// [`Incoming::refuse`] refuses the peer. Call them in a task for each peer, so that a slow
-    /// peer delays no other.
+    /// [`Incoming::refuse`] refuses the peer. Call one of the two in a task of its own, so that a
+    /// slow peer delays no other.
     ///
     /// A failure of one peer is no error of this call. While this process has no descriptor or
     /// memory for a peer, the call waits, tries again every 100 ms, and writes an event to
@@ -158,7 +157,8 @@ impl RdmaListener {
     /// # Errors
     ///
     /// `IoFailed` if the listening socket has failed; `Driver` if the adapter of a listener by
-    /// rdma_cm was removed. Later calls fail as well. `BadState` without a Tokio runtime.
+    /// rdma_cm was removed, and the listener does not also listen by TCP. After these errors, later
+    /// calls fail as well. `BadState` without a Tokio runtime.
     ///
     /// # Panics
     ///

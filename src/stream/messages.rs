@@ -92,7 +92,7 @@ impl RdmaMessages {
         &self.stream
     }
 
-    /// Returns the underlying stream. A Buf that was fed to the sink and not flushed is dropped.
+    /// Returns the underlying stream. A Buf that was fed to the sink and not sent yet is dropped.
     pub fn into_stream(self) -> RdmaStream {
         self.stream
     }

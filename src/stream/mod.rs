@@ -24,11 +24,12 @@
 //! # Flow control
 //!
 //! Each side posts `recv_window` receives and three more: two for frames of credits, and one for
-//! the end of the stream. A credit permits the peer to send one frame of data, and the peer gets
-//! `recv_window` credits. So a frame never meets an empty receive queue, however slowly the
-//! application reads, and a stream that waits for its peer occupies no slot of the WorkQ. A stream
-//! returns credits in the header of the frames that it sends. It sends a frame with nothing but
-//! credits once the peer has none left, or would get half of a window at once.
+//! the end of the stream. Over iWARP there is a fourth, for the confirmation of the end. A credit
+//! permits the peer to send one frame of data, and the peer gets `recv_window` credits. So a frame
+//! never meets an empty receive queue, however slowly the application reads, and a stream that
+//! waits for its peer occupies no slot of the WorkQ. A stream returns credits in the header of the
+//! frames that it sends. It sends a frame with nothing but credits once the peer has none left, or
+//! would get half of a window at once.
 //!
 //! With [`recv_bufs`](StreamOptions::recv_bufs) all streams share buffers, and post no receives.
 //! The device keeps up to one message for each credit of the peer, and a stream takes the messages
@@ -36,10 +37,10 @@
 //! heap until the application reads it, so that the buffer stays free for other streams.
 //!
 //! On a device that does not finish sends inline, such as an adapter, a frame takes a slot of the
-//! WorkQ until it was sent. A write is accepted once it has its slot, or once its bytes are in a
-//! frame that waits for credits. The stream has a task that sends such frames, and frames of
-//! credits that find no slot: accepted bytes are sent even if the application does not poll again.
-//! Streams use at most half of the slots. If that half has
+//! WorkQ until it has been sent. A write is accepted once it has its slot, or once its bytes are in
+//! a frame that waits for credits or for earlier frames. The stream has a task that sends such
+//! frames, and frames of credits that find no slot: accepted bytes are sent even if the application
+//! does not poll again. Streams use at most half of the slots. If that half has
 //! [`send_window`](StreamOptions::send_window) slots and two more for each stream, no stream waits
 //! for a slot.
 //!
@@ -47,8 +48,8 @@
 //!
 //! The code treats all input of the peer as hostile. The messages of the exchange have a maximum
 //! length and a time limit. At most [`half_open`](StreamOptions::half_open) peers may be connected
-//! without having sent anything. If the peer sends a frame that it may not send, its connection is
-//! reset, and its stream ends with `ConnectionAborted`.
+//! without having sent their whole hello. If the peer sends a frame that it may not send, the
+//! connection is reset, and this side's stream ends with `ConnectionAborted`.
 //!
 //! A peer that does not read or write holds up its own stream alone. A hostile peer can do more: if
 //! it gives credits but posts no receives, each frame that is sent to it holds a slot of the WorkQ
@@ -60,9 +61,9 @@
 //! most 4 slots for data, and two for credits and its end; a stream with an honest peer needs none
 //! while the device finishes its frames at once.
 //!
-//! On an adapter, half of the peers can hold up the writes of all others for these 2 s. They also
-//! hold up new connections, whose first frames need memory for sends as well. Use one listener and
-//! one WorkQ for each group of peers that must not hold up others.
+//! On an adapter, if half of the peers do this, they hold up the writes of all others for these 2
+//! s. They also hold up new connections, whose first frames need memory for sends as well. Use one
+//! listener and one WorkQ for each group of peers that must not hold up others.
 
 // The files: `listener`, `incoming`, `connector` and `side` set connections up with the settings of
 // `options`, by the state machines of `exchange`, in the messages of `wire`. `side/memory` is the

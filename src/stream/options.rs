@@ -50,11 +50,11 @@ pub enum StreamAddr {
     Unix(PathBuf),
     /// An IP address of the listener's adapter, and a port, for rdma_cm. The kernel finds the
     /// adapter, the route and the addresses, and each side learns at once that the other side has
-    /// ended. This needs librdmacm. A connector's application can send at most 24 bytes of data,
-    /// and a listener's 164. With [`or_tcp`](StreamOptions::or_tcp) a listener also listens at the
-    /// TCP address with the same port, and a connector that cannot connect by rdma_cm uses TCP
-    /// there. [`gid_index`](StreamOptions::gid_index) and [`mtu`](StreamOptions::mtu) have no
-    /// effect.
+    /// ended. rdma_cm needs the library librdmacm. A connector's application can send at most 24
+    /// bytes of data, and a listener's 164. With [`or_tcp`](StreamOptions::or_tcp) a listener also
+    /// listens at the TCP address with the same port, and a connector that cannot connect by
+    /// rdma_cm uses TCP there. [`gid_index`](StreamOptions::gid_index) and
+    /// [`mtu`](StreamOptions::mtu) have no effect.
     ///
     /// Over iWARP, rdma_cm and TCP share the port numbers. There, with `or_tcp`, TCP has this port,
     /// and rdma_cm has the next one: set `or_tcp` on both sides or on neither.
@@ -107,14 +107,14 @@ impl fmt::Display for StreamAddr {
 /// The limits of the streams of one [`RdmaListener`](super::RdmaListener) or
 /// [`RdmaConnector`](super::RdmaConnector), and the memory that they share.
 ///
-/// Each of `connections` streams has memory to receive `recv_window` frames and three more, unless
-/// streams share [`recv_bufs`](Self::recv_bufs), and memory to send half of `send_window` frames.
-/// Together these are 545 KiB for each stream by default. The memory comes in parts of at most 8
-/// MiB (or larger, if one stream or the shared buffers need more). `bind` or the first stream
-/// allocates the first part; later streams allocate further parts as they need them. Separate
-/// threads allocate the memory, so that only the task that needs it waits. It is registered for
-/// remote operations alone, so that an adapter locks it only once: a [`Dma`](crate::Dma) cannot
-/// access it.
+/// Each of `connections` streams has memory to receive `recv_window` frames and three more (over
+/// iWARP four), unless streams share [`recv_bufs`](Self::recv_bufs), and memory to send half of
+/// `send_window` frames. Together these are 545 KiB for each stream by default. The memory comes in
+/// parts of at most 8 MiB (or larger, if one stream or the shared buffers need more). `bind` or the
+/// first stream allocates the first part; later streams allocate further parts as they need them.
+/// Separate threads allocate the memory, so that only the task that needs it waits. It is
+/// registered for remote operations alone, so that an adapter locks it only once: a
+/// [`Dma`](crate::Dma) cannot access it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -211,12 +211,12 @@ impl StreamOptions {
     /// read, so that other streams continue however slowly an application reads. While a stream
     /// waits to write and does not read, at most [`recv_window`](Self::recv_window) of its frames
     /// are copied like this. The setting does not change how many frames the peer can send.
-    /// [`RdmaMessages`](super::RdmaMessages) pass these buffers to the application: set one more
-    /// than the application keeps at a time.
+    /// [`RdmaMessages`](super::RdmaMessages) pass these buffers to the application: set at least
+    /// one buffer more than the application keeps at a time.
     ///
     /// By default each stream has its own buffers, which it posts as receives. Only devices whose
-    /// [`max_pooled_len`](crate::device::RdmaCaps::max_pooled_len) is at least a frame can share
-    /// them.
+    /// [`max_pooled_len`](crate::device::RdmaCaps::max_pooled_len) is at least
+    /// [`frame_size`](Self::frame_size) can share them.
     pub fn recv_bufs(mut self, buffers: usize) -> Self {
         self.recv_bufs = Some(buffers);
         self
@@ -247,8 +247,8 @@ impl StreamOptions {
     /// [`Mmap::export_rdma`](crate::Mmap::export_rdma) to the peer as the `data` of
     /// [`RdmaConnector::connect_with`](super::RdmaConnector::connect_with) or
     /// [`Incoming::accept`](super::Incoming::accept), or over the stream: at a [`StreamAddr::Cm`],
-    /// `data` is limited to 24 and 164 bytes. The peer submits the operations through
-    /// [`RdmaStream::rdma`](super::RdmaStream::rdma).
+    /// `data` is limited to 24 bytes for the connector, and 164 for the listener. The peer submits
+    /// the operations through [`RdmaStream::rdma`](super::RdmaStream::rdma).
     pub fn permissions(mut self, access: Access) -> Self {
         self.permissions = access;
         self
@@ -283,9 +283,10 @@ impl StreamOptions {
         self
     }
 
-    /// Sets how long a frame waits for a peer that has no receive posted, or does not answer,
-    /// before its stream ends with `TimedOut`. Defaults to `None`: 2 s over an adapter, and 100 ms
-    /// on the software device, where an honest peer has posted a receive for each credit.
+    /// Sets how long a frame waits for a peer before its stream ends: with `TimedOut` if the peer
+    /// has no receive posted, and with `ConnectionReset` if it does not answer. Defaults to `None`:
+    /// 2 s over an adapter, and 100 ms on the software device, where an honest peer has posted a
+    /// receive for each credit.
     pub fn rnr_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.rnr_timeout = timeout.into();
         self
@@ -315,8 +316,8 @@ impl StreamOptions {
     ///
     /// A peer can choose TCP for its own stream. The peers of a software device's listener are
     /// otherwise processes of this host; with this setting, the listener serves the network (see
-    /// SECURITY.md). A side gives an attempt to connect by RDMA up after half of the
-    /// [`timeout`](Self::timeout), which should be the same on both sides.
+    /// SECURITY.md). A side gives up an attempt to connect by RDMA after half of its
+    /// [`timeout`](Self::timeout): set the same one on both sides.
     ///
     /// [`RdmaStream::transport`]: super::RdmaStream::transport
     /// [`RdmaStream::rdma`]: super::RdmaStream::rdma

@@ -43,15 +43,16 @@ pub use link::StreamTransport;
 /// one message. While the peer has to read first, or
 /// [`send_window`](super::StreamOptions::send_window) messages are in flight, small writes share
 /// one message. The shared message is sent as soon as possible, without another call of the
-/// application. If the shared message is full, a write waits; a write of more than half of a
-/// message waits in any case. If the peer allows one-sided operations, writes share no messages,
-/// which keeps the order that [`StreamRdma`] documents. A write also waits while all memory for
-/// sends or all slots of the WorkQ are in use. `flush` waits until the device has everything that
-/// was written; `shutdown` waits until everything is in the peer's memory (over iWARP: until the
-/// peer's stream has received the end, for which the peer must read to the end, shut down or drop
-/// it). As an `AsyncBufRead`, a stream lends received data without a copy. Without RDMA, a socket
-/// is used instead of the device ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp) lists the
-/// differences).
+/// application. If that message is full, a write waits. A write of more than half of a message
+/// begins no shared message, but waits. If the peer allows one-sided operations, writes share no
+/// messages, which keeps the order that [`StreamRdma`] documents. A write also waits while all
+/// memory for sends, or all slots that streams may use (half of those of the WorkQ), are in use.
+///
+/// `flush` waits until the device has everything that was written. `shutdown` waits until
+/// everything is in the peer's memory (over iWARP: until the peer's stream has received the end,
+/// for which the peer must read to the end, shut down or drop it). As an `AsyncBufRead`, a stream
+/// lends received data without a copy. Without RDMA, a socket is used instead of the device
+/// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp) lists the differences).
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -107,11 +108,16 @@ pub use link::StreamTransport;
 /// # Errors
 ///
 /// Calls fail with an [`io::Error`] whose source is a [`JobError`](crate::error::JobError):
-/// `ConnectionReset` if the peer has ended, or has dropped its stream, before the end of its data
-/// arrived; `ConnectionAborted` if the peer breaks the protocol, in which case its connection is
-/// reset. A write after `shutdown` fails with `BrokenPipe`. A call that is polled where the WorkQ
-/// cannot be awaited, such as outside of a runtime, fails with `Other` and leaves the stream as it
-/// was.
+///
+/// - `ConnectionReset` if the peer has ended, or has dropped its stream, before the end of its data
+///   arrived, or if the peer does not answer;
+/// - `TimedOut` if the peer posts no receive for a frame
+///   ([`rnr_timeout`](super::StreamOptions::rnr_timeout));
+/// - `ConnectionAborted` if the peer breaks the protocol, in which case this side resets the
+///   connection, or if the peer's side of the connection has failed.
+///
+/// A write after `shutdown` fails with `BrokenPipe`. A call that is polled where the WorkQ cannot
+/// be awaited, such as outside of a runtime, fails with `Other` and leaves the stream as it was.
 ///
 /// # Cancel safety
 ///

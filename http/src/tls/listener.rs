@@ -127,7 +127,7 @@ impl TlsListener {
         self.listener.local_addr()
     }
 
-    /// Returns the TCP address of the listener, or `None` if it listens on a Unix socket.
+    /// Returns the TCP address of the listener, or `None` if it does not listen by TCP.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.listener.tcp_addr()
     }

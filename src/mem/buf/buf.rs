@@ -320,8 +320,8 @@ impl fmt::Debug for Buf {
 
 /// A window on the data of a Buf: a source of jobs, alone or in a chain.
 ///
-/// A slice keeps its Buf, and names bytes by their offsets in the data. If the data of the Buf has
-/// since become too short to contain these bytes, a job on the slice fails
+/// A slice keeps its Buf alive, and names bytes by their offsets in the data. If the data of the
+/// Buf has since become too short to contain these bytes, a job on the slice fails
 /// ([`Reason::SliceOutOfData`]).
 ///
 /// ```

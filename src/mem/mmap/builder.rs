@@ -70,7 +70,7 @@ impl MmapBuilder {
     }
 
     /// Registers the memory for one use only: for copies of this process (and hashes, and an
-    /// accelerator's jobs), or for remote operations.
+    /// accelerator's jobs), or for remote operations. Defaults to both.
     ///
     /// An adapter makes a registration for each use, and the pages of each count against the limit
     /// of `ulimit -l`. With one use they count only once. A context for the other use refuses the

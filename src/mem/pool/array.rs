@@ -167,9 +167,10 @@ impl BufArrayBuilder<'_> {
     /// # Errors
     ///
     /// `NotSupported` for a target that is not the CPU; `InvalidValue` if the range does not lie in
-    /// the Mmap or is too short for the elements, if the size is 0 or the alignment no power of
-    /// two; `InUse` if a pool, another array or a Buf of an inventory has a part of the range;
-    /// `BadState` while the Mmap is stopped.
+    /// the Mmap, if it is too short for the elements or could hold more than 16,777,214, if the
+    /// size or the number of elements is 0, or if the alignment is no power of two; `InUse` if a
+    /// pool, another array or a Buf of an inventory has a part of the range; `BadState` while the
+    /// Mmap is stopped.
     #[doc(alias = "doca_buf_arr_start")]
     pub fn build(self) -> Result<BufArray> {
         const OP: &str = "BufArrayBuilder::build";

@@ -36,7 +36,7 @@ impl BufInventory {
     ///
     /// # Panics
     ///
-    /// If `descriptors` exceeds the maximum of 16,777,214.
+    /// Panics if `descriptors` exceeds 16,777,214.
     #[doc(alias = "doca_buf_inventory_create")]
     pub fn with_capacity(descriptors: usize) -> BufInventory {
         let max = MAX_ELEMENTS;

@@ -287,9 +287,10 @@ impl BufPoolBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range does not lie in the Mmap or is too short for one element, if the
-    /// size is 0 or the alignment no power of two; `InUse` if another pool, an array or a Buf of an
-    /// inventory has a part of the range; `BadState` while the Mmap is stopped.
+    /// `InvalidValue` if the range does not lie in the Mmap, if it holds no element or more than
+    /// 16,777,214, if the size is 0, or if the alignment is no power of two; `InUse` if another
+    /// pool, an array or a Buf of an inventory has a part of the range; `BadState` while the Mmap
+    /// is stopped.
     #[doc(alias = "doca_bufpool_start")]
     #[doc(alias = "doca_buf_pool_start")]
     pub fn build(self) -> Result<BufPool> {

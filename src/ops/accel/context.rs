@@ -170,13 +170,13 @@ impl Accel {
     ///
     /// # Errors
     ///
-    /// A call that is refused has no effect: `NotSupported` if the device does not know the opcode;
-    /// `InvalidValue` if the source has no data or the destination no tailroom, if the two operands
-    /// share memory or are not registered with the device, or if they have more bytes or longer
-    /// lists than the device takes ([`Accel::caps`]; the bytes of the tailroom count only if there
-    /// is no source); `NotPermitted` if the destination is read-only; `InUse` if a job or a guard
-    /// uses either operand; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in
-    /// event or Hybrid mode.
+    /// A call that is refused has no effect: `NotSupported` if the device does not know the opcode,
+    /// or for a chain with imported memory; `InvalidValue` if the source has no data or the
+    /// destination no tailroom, if the two operands share memory or are not registered with the
+    /// device, or if they have more bytes or longer lists than the device takes ([`Accel::caps`];
+    /// the bytes of the tailroom count only if there is no source); `NotPermitted` if the
+    /// destination is read-only; `InUse` if a job or a guard uses either operand; `Shutdown` if the
+    /// WorkQ was shut down; `BadState` without a runtime in event or Hybrid mode.
     ///
     /// A call that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`]) if an event-driven call in flight is polled without a runtime. In

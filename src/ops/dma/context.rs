@@ -95,8 +95,10 @@ impl Dma {
     /// A copy that is refused has moved nothing: `InvalidValue` if there is too little tailroom, if
     /// `src` and `dst` have bytes in common or are not registered with the device, or if they have
     /// more bytes or longer lists than the device takes ([`Dma::caps`]); `NotPermitted` if the
-    /// destination is read-only; `InUse` if a job or a guard uses `src` or `dst`; `Shutdown` if the
-    /// WorkQ was shut down; `BadState` without a runtime in event or Hybrid mode.
+    /// destination is read-only, or if the exporter of imported memory does not permit the access;
+    /// `NotSupported` if imported memory was exported to the peers of an Rdma; `InUse` if a job or
+    /// a guard uses `src` or `dst`; `Shutdown` if the WorkQ was shut down; `BadState` without a
+    /// runtime in event or Hybrid mode.
     ///
     /// A copy that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven copy in flight

@@ -127,14 +127,14 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// `BadState` unless in the state Init, or once the WorkQ was shut down; `InvalidValue` if
-    /// `blob` is not a blob, was changed, or was exported by something other than an Rdma (the
-    /// error names the call that takes such a blob); `ConnectionAborted` if the peer refuses, was
-    /// reset, or is connected to another context; `ConnectionReset` if the peer has gone;
-    /// `NotSupported` if the peer cannot be reached from here; `TimedOut` after the time limit;
-    /// `OperatingSystem` if no thread can be started. After an error the state is Init, or Error if
-    /// an adapter had begun to connect its queue pair. In the state Error, [`reset`](Rdma::reset)
-    /// the Rdma.
+    /// `BadState` unless the Rdma is in the state Init, or once the WorkQ was shut down;
+    /// `InvalidValue` if `blob` is not a blob, was changed, or was exported by something other than
+    /// an Rdma (the error names the call that takes such a blob); `ConnectionAborted` if the peer
+    /// refuses, was reset, or is connected to another context; `ConnectionReset` if the peer has
+    /// gone; `NotSupported` if the peer cannot be reached from here; `TimedOut` after the time
+    /// limit; `OperatingSystem` if no thread can be started. After an error the state is Init, or
+    /// Error if an adapter had begun to connect its queue pair. In the state Error,
+    /// [`reset`](Rdma::reset) the Rdma.
     ///
     /// # Cancel safety
     ///

@@ -52,9 +52,9 @@ impl Rdma {
         ///
         /// If the send is refused, the state does not change: `InvalidValue` if `src` belongs to
         /// another device, or has more bytes or longer lists than the device takes
-        /// ([`Rdma::caps`]); `InUse` if a job or a guard writes `src`; `NotConnected` in the state
-        /// Init; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event or
-        /// Hybrid mode.
+        /// ([`Rdma::caps`]); `NotSupported` for a chain with imported memory; `InUse` if a job or a
+        /// guard writes `src`; `NotConnected` in the state Init; `Shutdown` if the WorkQ was shut
+        /// down; `BadState` without a runtime in event or Hybrid mode.
         ///
         /// If the send fails, the state becomes Error: `TimedOut` if the peer posts no receive
         /// within the [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout); `InvalidValue` if the
@@ -80,7 +80,7 @@ impl Rdma {
         ///
         /// # Errors
         ///
-        /// As [`Rdma::send`].
+        /// As [`Rdma::send`]; `NotSupported` if the device has no messages with immediates.
         ///
         /// # Cancel safety
         ///
@@ -246,11 +246,11 @@ impl Rdma {
     /// were used, or if no message waits. While the pool is empty, or other receives use the
     /// entries, the stream posts fewer receives, and posts the missing ones in later polls.
     ///
-    /// The stream yields the first error, and then ends. One error does not end it: that the WorkQ
-    /// cannot be awaited where the stream was polled, such as outside of a runtime. When the stream
-    /// has ended, its posted receives are treated like those of a dropped stream. If the connection
-    /// ends while the pool is empty and nothing is posted, the stream yields the error of the
-    /// connection too.
+    /// The stream yields the first error, and then ends. The exception is the error that the WorkQ
+    /// cannot be awaited where the stream was polled, such as outside of a runtime: the stream then
+    /// continues. When the stream has ended, its posted receives are treated like those of a
+    /// dropped stream. If the connection ends while the pool is empty and nothing is posted, the
+    /// stream yields the error of the connection too.
     ///
     /// # Errors
     ///

@@ -92,9 +92,10 @@ impl Sha {
     /// digest ([`Algorithm::digest_len`]), if the space for the digest lies in more than one Buf of
     /// a destination chain, if `src` and `dst` share memory or are not registered with the device,
     /// or if the source has more bytes or a longer list than the device takes ([`Sha::caps`]);
-    /// `NotSupported` if the device does not compute this hash; `NotPermitted` if the destination
-    /// is read-only; `InUse` if a job or a guard uses `src` or `dst`; `Shutdown` if the WorkQ was
-    /// shut down; `BadState` without a runtime in event or Hybrid mode.
+    /// `NotSupported` if the device does not compute this hash, or for a chain with imported
+    /// memory; `NotPermitted` if the destination is read-only; `InUse` if a job or a guard uses
+    /// `src` or `dst`; `Shutdown` if the WorkQ was shut down; `BadState` without a runtime in event
+    /// or Hybrid mode.
     ///
     /// A hash that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven hash in flight

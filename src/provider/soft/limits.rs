@@ -22,6 +22,7 @@ const MAX_WAITS: u32 = 1 << 16;
 /// refuse a list or a job that exceeds a limit (`InvalidValue`) before any memory is leased. A
 /// context that cannot signal an event handle is refused by every WorkQ that is not in
 /// [`Mode::BusyPoll`](crate::Mode::BusyPoll) (`NotSupported`). `DevInfo::caps` returns the limits.
+/// A number that is out of its range is brought into the range.
 ///
 /// | profile | longest list | largest copy or hash | largest RDMA message | RDMA queues | waits of a SyncEvent | event-driven | source of the numbers |
 /// |---|---|---|---|---|---|---|---|

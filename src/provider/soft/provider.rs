@@ -235,10 +235,10 @@ impl Provider for Soft {
 
 impl SoftBuilder {
     /// Sets the size, in bytes, up to which copies run inside the submission. Defaults to 65,536;
-    /// at most 262,144, since a longer copy would delay the other tasks of the thread too much.
-    /// Hashes run inside the submission up to an eighth of that size, and CRCs up to half of it:
-    /// they then take as long as a copy of the whole size. Larger jobs go to an engine, a thread of
-    /// the device.
+    /// more than 262,144 counts as 262,144, since a longer copy would delay the other tasks of the
+    /// thread too much. Hashes run inside the submission up to an eighth of that size, and CRCs up
+    /// to half of it: they then take as long as a copy of the whole size. Larger jobs go to an
+    /// engine, a thread of the device.
     ///
     /// With 0 every copy goes to an engine, so that no thread of a runtime touches memory of a
     /// [`RemoteMmap`](crate::mem::RemoteMmap). The documentation of `RemoteMmap` says why that

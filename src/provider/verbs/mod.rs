@@ -1,7 +1,7 @@
 //! Real adapters, through rdma-core's libibverbs (feature `verbs`, on by default).
 //!
-//! Devices have the names that `ibv_devices` shows. There are no sync events. Memory, graphs and
-//! all other contexts work as on the software device.
+//! Devices have the names that `ibv_devices` shows. There are no sync events, and no exports to the
+//! DPU. All other memory, graphs and contexts work as on the software device.
 //!
 //! ```no_run
 //! use tokio_doca::{Device, Mmap, Rdma, WorkQ};
@@ -26,7 +26,7 @@
 //! - Memory is registered separately for copies and for remote operations, and locked: `ulimit -l`
 //!   counts both ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
 //! - A [`Dma`](crate::Dma) copies by a loopback through the adapter, in a protection domain of its
-//!   own. The CPU computes hashes and CRCs.
+//!   own; an iWARP adapter has no Dma. The CPU computes hashes and CRCs.
 
 // list, device, bridge   the adapters of the system; an open one; one over the application's domain
 // watcher                the thread that reads the events of devices, and checks time limits

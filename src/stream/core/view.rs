@@ -14,12 +14,13 @@ use crate::reactor::{RdmaState, RdmaWatch, WorkQ};
 /// one-sided operations. [`RdmaStream::rdma`](crate::stream::RdmaStream::rdma) returns it.
 ///
 /// It has only those methods of an [`Rdma`] that cannot disturb the frames of the stream or its
-/// connection. Clones are the same connection, and keep it open after the stream was dropped.
+/// connection. Clones are the same connection, and keep it open after the stream was dropped,
+/// unless its [`linger`](crate::stream::StreamOptions::linger) is 0.
 ///
 /// One-sided operations and bytes that are written to the stream arrive in the order in which they
 /// were submitted: bytes that are written to the stream after a [`write`](StreamRdma::write) has
-/// succeeded tell the peer that its memory was written. An operation that is refused leaves the
-/// stream as it is; an operation that fails ends the stream.
+/// succeeded tell the peer that its memory was written. An operation that is refused before the
+/// device has it leaves the stream as it is; an operation that fails later ends the stream.
 ///
 /// ```
 /// use tokio_doca::mem::{Access, BufInventory, RemoteMmap};

@@ -98,7 +98,7 @@ pub enum NodeState {
     /// The node has not begun: it waits for other nodes or for a slot, or the run ended before the
     /// node could start.
     NotStarted,
-    /// The node's job is in flight, or its function, future or sub-graph runs.
+    /// The node's job, receive or wait is in flight, or its function, future or sub-graph runs.
     Started,
     /// The node has completed without an error.
     Completed,
