@@ -24,11 +24,11 @@ pub use reason::Reason;
 /// The result of a call that sets something up.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The error of a call that sets something up. It has the kind, the call, and a sentence with the
-/// relevant numbers and the way out.
+/// The error of a call that sets something up. It has the kind, the call, and a sentence that has
+/// the relevant numbers and says what to do.
 ///
 /// Its text is one line of printable characters. Blobs, topologies and environment variables may
-/// come from strangers, so an error escapes what it quotes from them.
+/// come from strangers, so an error escapes special characters in its quotes from them.
 ///
 /// ```
 /// use tokio_doca::{Device, ErrorKind};
@@ -373,7 +373,8 @@ impl JobError {
         (reason != Reason::Flushed).then(cause)
     }
 
-    /// Returns the index of the chain's piece in which the error occurred, if the error has it.
+    /// Returns the index of the chain's piece in which the error occurred, if the error does not
+    /// contain it.
     fn piece(&self) -> Option<u64> {
         (self.second == IN_PIECE).then(|| self.first())
     }

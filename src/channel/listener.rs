@@ -19,8 +19,8 @@ pub(crate) enum Listener {
     Unix(ClosedElsewhere<UnixListener>),
     /// A Unix socket in the file system, for clients of any user.
     Path(ClosedElsewhere<UnixListener>),
-    /// The second field is the address of the sockets that it accepts, unless it listens at all
-    /// addresses.
+    /// The second field is the local address of the sockets that it accepts, unless it listens at
+    /// all addresses.
     Tcp(TcpListener, Option<SocketAddr>),
 }
 

@@ -262,7 +262,8 @@ mod tests {
     use super::*;
 
     /// A side with its receive queue: the frames in it, and the receives that the application still
-    /// holds. A receive that was taken is posted again later.
+    /// holds. A receive whose frame was taken is posted again once the application has read the
+    /// frame.
     struct Side {
         flow: Flow,
         capacity: usize,

@@ -37,7 +37,8 @@ pub(crate) fn deep(preemptions: usize) -> usize {
     preemptions + usize::from(std::env::var_os("TOKIO_DOCA_LOOM_DEEP").is_some())
 }
 
-/// Spawns a thread of a model, with a stack for whole calls of the crate: loom gives it 32 KiB.
+/// Spawns a thread of a model, with a stack of 256 KiB. Loom's default of 32 KiB is too small for
+/// whole calls of the crate.
 pub(crate) fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let words = (256 << 10) / size_of::<usize>();
     let builder = thread::Builder::new().stack_size(words);

@@ -40,7 +40,8 @@ pub(crate) struct Order {
     len: AtomicUsize,
     /// The address of the list that uses the order, once one does.
     list: OnceLock<usize>,
-    /// The first member and the last refusal. Accessed under the lock of the list.
+    /// The first member, and the last refusal of a call that does not wait. Accessed under the lock
+    /// of the list.
     front: UnsafeCell<Front>,
 }
 
@@ -425,8 +426,8 @@ impl List {
         order.len.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes a node, which leaves the list, from its order, if it has one. `next` is the node
-    /// behind it in the list.
+    /// Removes a node that leaves the list from its order, if it has one. `next` is the node behind
+    /// it in the list.
     pub(super) fn part(&mut self, node: NonNull<WaitNode>, next: Option<NonNull<WaitNode>>) {
         let Some(order) = List::links(node, |links| links.order.take()) else {
             return;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
-/// The process that made something. A child of fork(2) has a copy of it, but the resource behind it
+/// The process that made a resource. A child of fork(2) has a copy of the handle, but the resource
 /// is the parent's, or does not exist in the child.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process(u64);

@@ -45,8 +45,8 @@ impl Bench<Crc> {
         }
     }
 
-    /// Returns a list of `pieces` Bufs with those bytes, or with tailroom for them if `room` is
-    /// set.
+    /// Returns a list of `self.pieces` Bufs with those bytes, or with tailroom for them if `room`
+    /// is set.
     fn chain(&self, bytes: &[u8], room: bool) -> BufChain {
         let chain = BufChain::with_capacity(self.pieces);
         let mut rest = bytes;

@@ -159,7 +159,8 @@ impl ExportRequest {
         self.backing.as_ref()
     }
 
-    /// Returns the audience of the export. The Region's access flags have a permission for it.
+    /// Returns the audience of the export. The Region's access flags permit this audience to use
+    /// the memory.
     pub fn audience(&self) -> Audience {
         self.audience
     }

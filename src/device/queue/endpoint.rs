@@ -294,17 +294,18 @@ pub unsafe trait Endpoint: Submit {
     /// `recv_queue_size` receives are posted.
     unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted;
 
-    /// Returns true if [`take_message`](Endpoint::take_message) would find a message, with
-    /// [`EndpointConfig::pooled_len`]. After `false`, the Endpoint calls
-    /// [`EndpointConfig::changed`] once a message comes, which may be before this call returns. The
-    /// default returns `false`. The call must be cheap.
+    /// Returns true if [`take_message`](Endpoint::take_message) would find a message. The crate
+    /// calls this only if [`EndpointConfig::pooled_len`] is `Some`. After `false`, the Endpoint
+    /// calls [`EndpointConfig::changed`] once a message comes, which may be before this call
+    /// returns. The default returns `false`. The call must be cheap.
     fn has_message(&self) -> bool {
         false
     }
 
-    /// Copies the oldest message to `_dst`, with [`EndpointConfig::pooled_len`]. Returns the peer's
-    /// operation and the number of bytes written. Returns `None`, as the default does, if there is
-    /// no message or the Endpoint has failed.
+    /// Takes the oldest message that the Endpoint keeps, and copies it to `_dst`. The crate calls
+    /// this only if [`EndpointConfig::pooled_len`] is `Some`. Returns the peer's operation and the
+    /// number of bytes written. Returns `None`, as the default does, if there is no message or the
+    /// Endpoint has failed.
     ///
     /// # Errors
     ///

@@ -119,7 +119,7 @@ impl ChainPiece {
     ///
     /// # Errors
     ///
-    /// As for a job on the Buf, the slice or the range alone.
+    /// As for a job on the Buf, the slice or the range by itself.
     pub(super) fn read(&self, holder: Holder) -> Result<Leased<ReadLease>, JobError> {
         let local = |buf: &Buf, part: Option<(usize, usize)>| {
             let lease = buf.0.read()?;

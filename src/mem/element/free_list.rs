@@ -31,7 +31,8 @@ pub(in crate::mem) const MAX: usize = CLOSED as usize;
 pub(in crate::mem) struct FreeList {
     head: AtomicU64,
     next: Box<[AtomicU32]>,
-    /// The number of indices that are back for good, counted from `close` on.
+    /// The number of indices that are back since the list was closed, including those that were
+    /// free then; 0 before.
     home: AtomicU32,
 }
 

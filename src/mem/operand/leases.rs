@@ -102,7 +102,8 @@ pub enum Writing {
 const _: () = assert!(size_of::<(Option<Reading>, Option<Writing>)>() == 32);
 
 impl Reading {
-    /// Returns true if a peer or another process may write some of the memory meanwhile.
+    /// Returns true if a peer or another process may write some of the memory while the job reads
+    /// it.
     pub(crate) fn is_shared(&self) -> bool {
         match self {
             Reading::Buf(lease) => lease.is_shared(),

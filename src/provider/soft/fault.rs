@@ -205,7 +205,7 @@ impl Faults {
 
     /// Holds all jobs that have not begun, until the Hold is dropped. The jobs are in flight, but
     /// make no progress.
-    #[must_use = "the jobs go on when the Hold is dropped"]
+    #[must_use = "the jobs continue when the Hold is dropped"]
     pub fn hold(&self) -> Hold {
         let entries = self.entries();
         self.0.holds.fetch_add(1, Ordering::SeqCst);

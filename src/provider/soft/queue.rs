@@ -87,7 +87,7 @@ impl SoftQueue {
         }
     }
 
-    /// Returns a queue whose jobs a loom model does.
+    /// Returns a queue whose jobs a loom model carries out.
     #[cfg(all(test, tokio_doca_loom))]
     pub(super) fn modelled(
         rings: Arc<Rings>,
@@ -141,7 +141,7 @@ impl Own {
 /// The driver of a queue without an engine: the thread that reaps.
 struct Reaper<'a> {
     device: &'a DeviceShared,
-    /// The number of bytes that it may still copy in this turn.
+    /// The number of bytes that the thread may still copy in this turn.
     left: usize,
 }
 
@@ -310,8 +310,8 @@ impl Drop for SoftQueue {
 }
 
 impl SoftQueue {
-    /// Returns the endpoints and sync events of the queue, and creates them first if there are
-    /// none.
+    /// Returns the `Ports` of the queue, which keep its endpoints and sync events. Creates the
+    /// `Ports` first if there are none.
     fn ports(&self) -> SetUp<&Arc<Ports>> {
         if let Some(ports) = self.ports.get() {
             return Ok(ports);

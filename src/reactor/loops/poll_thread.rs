@@ -100,8 +100,8 @@ impl PollThread {
         self
     }
 
-    /// Starts the thread, which calls `begin` and runs the future that `begin` returns to
-    /// completion. The thread also runs the tasks that this future and its tasks start by
+    /// Starts the thread, which calls `begin` and then runs to completion the future that `begin`
+    /// has returned. The thread also runs the tasks that this future and its tasks start by
     /// [`tokio::task::spawn_local`]. Tasks that are left when the future has completed are dropped.
     ///
     /// The thread polls for operations of this WorkQ. Timers, sockets and the like need a runtime

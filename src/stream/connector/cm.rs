@@ -79,7 +79,8 @@ fn refusal(error: &Error) -> Option<&[u8]> {
     Some(said)
 }
 
-/// Returns true if a listener of streams has made this decision, which it would repeat over TCP.
+/// Returns true if this error is a decision of a listener of streams, which would decide the same
+/// over TCP.
 fn is_decided(error: &Error) -> bool {
     let reason = refusal(error).map(parse_cm_refusal);
     match reason {

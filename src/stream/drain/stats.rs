@@ -52,8 +52,8 @@ pub struct ListenerStats {
     /// ([`half_open`](crate::stream::StreamOptions::half_open)), or at once if the system had no
     /// descriptor or memory for the new peer.
     pub timed_out: u64,
-    /// The number of peers whose `accept` failed for another reason, for example because the peer
-    /// gave up or the listener drains.
+    /// The number of peers whose `accept` failed for a reason that no other field counts, for
+    /// example because the peer gave up or the listener drains.
     pub failed: u64,
     /// The number of peers that closed their connection without a hello, or sent something else.
     /// The hello is the first message of a connector.

@@ -119,8 +119,8 @@ impl RdmaLink {
         self.max_message_size
     }
 
-    /// Calls `poll` with the Core, and has the tasks send what is left to send. Waits while a task
-    /// uses the Core.
+    /// Calls `poll` with the Core, and has the background tasks of the stream send what is left to
+    /// send. Waits while a task uses the Core.
     #[inline]
     fn poll_with<T>(
         &mut self,

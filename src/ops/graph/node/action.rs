@@ -49,7 +49,7 @@ pub trait Action: 'static {
     /// Returns the attachment of the context.
     fn attachment(context: &Self::Context) -> &Attachment;
 
-    /// Makes the request of the data that the node was set to.
+    /// Makes a request from the data that the node was set to.
     fn request(context: &Self::Context, data: Self::Data) -> Self::Request;
 }
 

@@ -7,7 +7,7 @@ use super::handle::{Node, NodeId, NodeState, RecvNode, Settable, SubGraphNode, s
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::reactor::{Outcome, Received};
 
-/// The functions of a run behind a [`Scope`].
+/// What a [`Scope`] calls to read the state of its run, and to set operands of the run's nodes.
 pub(crate) trait RunView: Send + Sync {
     fn result(&self, node: NodeId) -> Option<Outcome>;
     /// Returns the result of a node of the sub-graph that the node `sub` runs.

@@ -48,7 +48,7 @@ pub(in super::super) struct Engine(pub(in super::super) Arc<EngineShared>);
 
 pub(in super::super) struct EngineShared {
     parker: Parker,
-    /// Set if the thread must take over or leave queues, or must stop.
+    /// Set if the thread must take over or remove queues, or must stop.
     called: AtomicBool,
     arrived: Mutex<Arrived>,
     stop: AtomicBool,
@@ -291,7 +291,7 @@ impl EngineThread {
         }
     }
 
-    /// Takes over new queues, and leaves retired ones whose jobs have completed.
+    /// Takes over new queues, and removes the retired ones whose jobs have completed.
     fn answer(&mut self) {
         let shared = &self.shared;
         let called = shared.called.swap(false, Ordering::SeqCst);

@@ -32,7 +32,7 @@ pub(super) const FIRST: u64 = 2;
 /// The bit that marks the number of a watched process; numbers of connections do not have it.
 pub(super) const PROCESS: u64 = 1 << 63;
 
-/// The fabric, in the form that exports and imports hold.
+/// The handle of the fabric that exports and imports hold.
 pub(super) struct Fabric {
     shared: Arc<Shared>,
     owner: u64,

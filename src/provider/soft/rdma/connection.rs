@@ -94,7 +94,7 @@ impl Connection {
     }
 
     /// Notifies the peer of a message, unless the peer polls by itself. Returns false if the peer's
-    /// process has ended: its socket is closed, but it has not left the connection in order.
+    /// process has ended: its socket is closed, but it has not closed the connection properly.
     #[inline]
     pub(super) fn notify_message(&self) -> bool {
         // Pairs with the fence of a peer that parks or arms and then polls.

@@ -338,8 +338,9 @@ impl Shared {
         }
     }
 
-    /// Checks that the peer is connected, if nothing else is queued. If the peer has left, the
-    /// caller submits the job to the queue, where it fails after all earlier jobs.
+    /// Answers a job that only asks whether the peer is connected, if no other job is queued.
+    /// Otherwise, or if the peer has left, returns `None`: the caller submits the job to the queue,
+    /// where it follows all earlier jobs.
     fn ask_now(&self) -> Option<Result<u64, JobError>> {
         let inner = self.inner();
         if !inner.sends.is_empty() || inner.state != EndpointState::Connected {

@@ -60,7 +60,9 @@ mod work;
 
 pub(super) use endpoint::SoftEndpoint;
 
-/// The maximum length of a message that is pulled, in bytes. Such a message is copied in one go: it
-/// must fit into the stream, and within the number of bytes that one poll copies.
+/// The maximum length, in bytes, of a message to an Rdma that receives from a `RecvPool`. One call
+/// of the receiver copies all of it into a Buf of the pool. So the message must fit into the
+/// sender's stream in the message ring (`messages::STREAM`), and one poll must be able to copy it
+/// (`work::LOOK`).
 pub(super) const MAX_POOLED_LEN: usize = messages::STREAM / 2;
 pub(super) use reaper::Reaper;

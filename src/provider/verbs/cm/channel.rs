@@ -67,7 +67,8 @@ thread_local! {
     static STEPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a function that may block, but waits for no peer.
+/// Runs a function on a thread for such functions: one that may block, but does not wait for a
+/// peer.
 pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let run = || {
         STEPS.set(true);

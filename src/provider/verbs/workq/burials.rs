@@ -141,7 +141,8 @@ impl Shared {
         self.bury(&mut lock(&self.poll), conn, quiesced);
     }
 
-    /// Removes a connection whose queue pair is gone, or is in doubt.
+    /// Removes a connection whose queue pair is gone. If `quiesced` is false, the adapter may still
+    /// use its memory.
     fn bury(&self, poll: &mut Poll, conn: &Arc<RcConnection>, quiesced: bool) {
         // Completions of the gone queue pair still belong to the connection. Its receives of a
         // shared queue are posted again.

@@ -87,7 +87,7 @@ impl Ticket {
     }
 
     /// Returns true if, of two endpoints that have each other's ticket, the one in this process is
-    /// the server: if this process has the smaller instance.
+    /// the server. It is the one whose process has the smaller instance number.
     ///
     /// # Errors
     ///
@@ -182,8 +182,9 @@ impl Ticket {
         })
     }
 
-    /// Checks whether a client's process has ended, and whether its ticket is stale because the
-    /// client was reset or dropped since.
+    /// Checks whether the process of the ticket, whose endpoint will connect as the client, has
+    /// ended, and whether the ticket is stale: the endpoint was reset or dropped since it made the
+    /// ticket.
     ///
     /// Returns the process, which is watched from now on, if the kernel identifies it.
     ///

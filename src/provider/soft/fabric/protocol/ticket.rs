@@ -218,7 +218,7 @@ impl Ticket {
         })
     }
 
-    /// Returns a request for the object, by a client with this instance.
+    /// Returns a request for the object, by a client of a fabric with this instance.
     pub(in super::super) fn request(
         &self,
         instance: Id,

@@ -21,7 +21,8 @@ pub(super) struct Members {
     /// The free indices, and the number of the latest message ring (`latest`): on the host only.
     free: Vec<u32>,
     latest: u32,
-    /// Message rings whose connections have ended in order; the oldest comes first.
+    /// Message rings whose connections were closed properly by at least one side; the oldest comes
+    /// first.
     kept: VecDeque<Kept>,
 }
 

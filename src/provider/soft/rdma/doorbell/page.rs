@@ -75,7 +75,7 @@ pub(in super::super) trait DoorbellOwner: Send + Sync {
     fn note_idle(&self);
 }
 
-/// The keys of a queue's pages for which peers of this process have signalled.
+/// The keys of a queue's pages for which a peer in this process has signalled.
 #[derive(Default)]
 pub(in super::super) struct Signalled {
     any: AtomicBool,

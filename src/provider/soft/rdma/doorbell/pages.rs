@@ -71,7 +71,7 @@ impl DoorbellPages {
         self.awake.iter().any(|page| page.is_hinted())
     }
 
-    /// Wakes the pages for which peers of this process have signalled.
+    /// Wakes the pages for which a peer in this process has signalled.
     #[inline]
     fn wake_signalled(&mut self) {
         self.signalled.take(&mut self.keys);
