@@ -11,12 +11,14 @@ type Local = MaybeAnySource;
 type RecvBuf = MaybeAnyDestination;
 type Remote = MaybeAnyRemote;
 
-/// Defines for each operation the kind of its node, the data that the node is set to, and the
-/// method of [`GraphBuilder`] that makes the node.
+/// Defines for each operation the kind of its node, the data that the node is set to with what
+/// converts to it, and the method of [`GraphBuilder`] that makes the node.
 macro_rules! nodes {
     ($(
         $(#[$doc:meta])*
         fn $method:ident -> $kind:ident, $data:ident { $src:ty => $dst:ty }
+            from [$($side:ident: $into:ty),*] $parts:pat_param => $from:ty
+            { $verb:expr, $one:expr, $other:expr }
     )*) => {$(
         #[doc = concat!("The kind of a node of [`GraphBuilder::", stringify!($method), "`], which documents its operands.")]
         #[derive(Debug)]
@@ -28,6 +30,12 @@ macro_rules! nodes {
             verb: Verb,
             src: $src,
             dst: $dst,
+        }
+
+        impl<$($side: Into<$into>),*> From<$from> for $data {
+            fn from($parts: $from) -> $data {
+                $data { verb: $verb, src: $one, dst: $other }
+            }
         }
 
         impl Action for $kind {
@@ -62,100 +70,41 @@ nodes! {
     /// Returns a node that sends a message, as [`Rdma::send`] does. The node is set to a source, or
     /// to `()`. Its result is the number of bytes.
     fn rdma_send -> SendNode, SendData { Local => () }
+        from [S: Local] src => S { Verb::Send(None), src.into(), () }
 
     /// Returns a node that sends a message and an immediate, as [`Rdma::send_imm`] does. The node
     /// is set to `(source, immediate)`, or to `((), immediate)`. Its result is the number of bytes.
     fn rdma_send_imm -> SendImmNode, SendImmData { Local => () }
+        from [S: Local] (src, imm) => (S, u32) { Verb::Send(Some(imm)), src.into(), () }
 
     /// Returns a node that writes to the peer's memory, as [`Rdma::write`] does. The node is set to
     /// `(source, remote)`. Its result is the number of bytes.
     fn rdma_write -> WriteNode, WriteData { Local => Remote }
+        from [S: Local, R: Remote] (src, remote) => (S, R)
+            { Verb::Write(None), src.into(), remote.into() }
 
     /// Returns a node that writes to the peer's memory and sends an immediate, as
     /// [`Rdma::write_imm`] does. The node is set to `(source, remote, immediate)`. Its result is
     /// the number of bytes.
     fn rdma_write_imm -> WriteImmNode, WriteImmData { Local => Remote }
+        from [S: Local, R: Remote] (src, remote, imm) => (S, R, u32)
+            { Verb::Write(Some(imm)), src.into(), remote.into() }
 
     /// Returns a node that reads the peer's memory, as [`Rdma::read`] does. The node is set to
     /// `(remote, destination)`. Its result is the number of bytes.
     fn rdma_read -> ReadNode, ReadData { Remote => RecvBuf }
+        from [R: Remote, D: RecvBuf] (remote, dst) => (R, D)
+            { Verb::Read, remote.into(), dst.into() }
 
     /// Returns a node that compares and swaps 8 bytes of the peer's memory, as
     /// [`Rdma::compare_swap`] does. The node is set to `(remote, compare, swap)`. Its result is the
     /// previous value.
     fn rdma_compare_swap -> CompareSwapNode, CompareSwapData { Remote => () }
+        from [R: Remote] (remote, compare, swap) => (R, u64, u64)
+            { Verb::CompareSwap { compare, swap }, remote.into(), () }
 
     /// Returns a node that adds to 8 bytes of the peer's memory, as [`Rdma::fetch_add`] does. The
     /// node is set to `(remote, add)`. Its result is the previous value.
     fn rdma_fetch_add -> FetchAddNode, FetchAddData { Remote => () }
-}
-
-impl<S: Into<Local>> From<S> for SendData {
-    fn from(src: S) -> SendData {
-        SendData {
-            verb: Verb::Send(None),
-            src: src.into(),
-            dst: (),
-        }
-    }
-}
-
-impl<S: Into<Local>> From<(S, u32)> for SendImmData {
-    fn from((src, immediate): (S, u32)) -> SendImmData {
-        SendImmData {
-            verb: Verb::Send(Some(immediate)),
-            src: src.into(),
-            dst: (),
-        }
-    }
-}
-
-impl<S: Into<Local>, R: Into<Remote>> From<(S, R)> for WriteData {
-    fn from((src, remote): (S, R)) -> WriteData {
-        WriteData {
-            verb: Verb::Write(None),
-            src: src.into(),
-            dst: remote.into(),
-        }
-    }
-}
-
-impl<S: Into<Local>, R: Into<Remote>> From<(S, R, u32)> for WriteImmData {
-    fn from((src, remote, immediate): (S, R, u32)) -> WriteImmData {
-        WriteImmData {
-            verb: Verb::Write(Some(immediate)),
-            src: src.into(),
-            dst: remote.into(),
-        }
-    }
-}
-
-impl<R: Into<Remote>, D: Into<RecvBuf>> From<(R, D)> for ReadData {
-    fn from((remote, dst): (R, D)) -> ReadData {
-        ReadData {
-            verb: Verb::Read,
-            src: remote.into(),
-            dst: dst.into(),
-        }
-    }
-}
-
-impl<R: Into<Remote>> From<(R, u64, u64)> for CompareSwapData {
-    fn from((remote, compare, swap): (R, u64, u64)) -> CompareSwapData {
-        CompareSwapData {
-            verb: Verb::CompareSwap { compare, swap },
-            src: remote.into(),
-            dst: (),
-        }
-    }
-}
-
-impl<R: Into<Remote>> From<(R, u64)> for FetchAddData {
-    fn from((remote, add): (R, u64)) -> FetchAddData {
-        FetchAddData {
-            verb: Verb::FetchAdd(add),
-            src: remote.into(),
-            dst: (),
-        }
-    }
+        from [R: Remote] (remote, add) => (R, u64) { Verb::FetchAdd(add), remote.into(), () }
 }
