@@ -134,11 +134,9 @@ impl Error {
     }
 
     /// Names the public call that the application wrote, in place of the one that failed inside it.
-    pub(crate) fn with_call(self, call: &'static str) -> Error {
-        Error {
-            call: Some(call),
-            ..self
-        }
+    pub(crate) fn with_call(mut self, call: &'static str) -> Error {
+        self.call = Some(call);
+        self
     }
 }
 

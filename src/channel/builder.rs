@@ -63,11 +63,9 @@ impl ChannelBuilder {
     #[doc(alias = "doca_comm_channel_ep_set_max_msg_size")]
     #[doc(alias = "doca_comch_client_set_max_msg_size")]
     #[doc(alias = "doca_comch_server_set_max_msg_size")]
-    pub fn max_message_size(self, bytes: usize) -> ChannelBuilder {
-        ChannelBuilder {
-            max_message: bytes,
-            ..self
-        }
+    pub fn max_message_size(mut self, bytes: usize) -> ChannelBuilder {
+        self.max_message = bytes;
+        self
     }
 
     /// Sets the size of each connection's send queue, in messages: 1 to 8,192. Defaults to 10. The
@@ -75,11 +73,9 @@ impl ChannelBuilder {
     #[doc(alias = "doca_comm_channel_ep_set_send_queue_size")]
     #[doc(alias = "doca_comch_client_task_send_set_conf")]
     #[doc(alias = "doca_comch_server_task_send_set_conf")]
-    pub fn send_queue_size(self, messages: usize) -> ChannelBuilder {
-        ChannelBuilder {
-            send_queue: messages,
-            ..self
-        }
+    pub fn send_queue_size(mut self, messages: usize) -> ChannelBuilder {
+        self.send_queue = messages;
+        self
     }
 
     /// Sets the size of each connection's receive queue, in messages: 1 to 8,192. Defaults to 10.
@@ -88,22 +84,18 @@ impl ChannelBuilder {
     #[doc(alias = "doca_comm_channel_ep_set_recv_queue_size")]
     #[doc(alias = "doca_comch_client_set_recv_queue_size")]
     #[doc(alias = "doca_comch_server_set_recv_queue_size")]
-    pub fn recv_queue_size(self, messages: usize) -> ChannelBuilder {
-        ChannelBuilder {
-            recv_queue: messages,
-            ..self
-        }
+    pub fn recv_queue_size(mut self, messages: usize) -> ChannelBuilder {
+        self.recv_queue = messages;
+        self
     }
 
     /// Sets how many peers of a service may be connected at once, at least 1. Defaults to 512. A
     /// further client's `connect` fails with `Full`.
     #[doc(alias = "doca_comm_channel_get_service_max_num_connections")]
     #[doc(alias = "doca_comch_cap_get_max_clients")]
-    pub fn max_peers(self, peers: usize) -> ChannelBuilder {
-        ChannelBuilder {
-            max_peers: peers,
-            ..self
-        }
+    pub fn max_peers(mut self, peers: usize) -> ChannelBuilder {
+        self.max_peers = peers;
+        self
     }
 
     fn check(&self, op: &'static str, service: &str) -> Result<()> {

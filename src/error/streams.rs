@@ -12,11 +12,9 @@ const _: () = assert!(Reason::ALL.len() < 1 << 7);
 
 impl JobError {
     /// Returns the same error, with the text for a stream's user.
-    pub(crate) fn of_stream(self) -> JobError {
-        JobError {
-            word: self.word | MARK,
-            ..self
-        }
+    pub(crate) fn of_stream(mut self) -> JobError {
+        self.word |= MARK;
+        self
     }
 
     /// Returns the text for a stream's user, if this is marked as an error of a stream.

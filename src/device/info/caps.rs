@@ -97,12 +97,10 @@ impl Caps {
     /// Adds hashes and CRCs, which the CPU computes for any provider
     /// ([`CpuJob`](crate::device::CpuJob)), of at most `max_len` bytes and lists of at most
     /// `max_list_len` Bufs.
-    pub(crate) fn with_cpu_jobs(self, max_len: u64, max_list_len: u32) -> Caps {
-        Caps {
-            sha: Some(ShaCaps::on_cpu(max_len, max_list_len)),
-            crc: Some(CrcCaps::new(max_len, max_list_len)),
-            ..self
-        }
+    pub(crate) fn with_cpu_jobs(mut self, max_len: u64, max_list_len: u32) -> Caps {
+        self.sha = Some(ShaCaps::on_cpu(max_len, max_list_len));
+        self.crc = Some(CrcCaps::new(max_len, max_list_len));
+        self
     }
 }
 

@@ -248,19 +248,15 @@ impl Imported {
 
     /// Marks memory that the device reaches without the origin, such as memory whose keys the
     /// peer's adapter resolves. Jobs then need not keep the import alive, which costs less.
-    pub fn lasting(self) -> Imported {
-        Imported {
-            lasting: true,
-            ..self
-        }
+    pub fn lasting(mut self) -> Imported {
+        self.lasting = true;
+        self
     }
 
     /// Sets the owner, for memory of this process whose owner still exists.
-    pub fn with_owner(self, owner: Arc<dyn Any + Send + Sync>) -> Imported {
-        Imported {
-            owner: Some(owner),
-            ..self
-        }
+    pub fn with_owner(mut self, owner: Arc<dyn Any + Send + Sync>) -> Imported {
+        self.owner = Some(owner);
+        self
     }
 }
 

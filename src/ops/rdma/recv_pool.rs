@@ -68,11 +68,9 @@ impl RecvPool {
 
     /// Sets how many messages of each connection may wait to be taken. Defaults to 16. The number
     /// is rounded up to a power of two.
-    pub fn credits(self, messages: u32) -> RecvPool {
-        RecvPool {
-            credits: messages,
-            ..self
-        }
+    pub fn credits(mut self, messages: u32) -> RecvPool {
+        self.credits = messages;
+        self
     }
 
     /// Returns the pool from which the Bufs are taken.

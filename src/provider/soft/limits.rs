@@ -125,12 +125,9 @@ impl Limits {
     /// 4,294,967,295 is the highest maximum.
     #[doc(alias = "doca_dma_get_max_buf_size")]
     #[doc(alias = "doca_sha_get_max_src_buffer_size")]
-    pub fn max_buf_size(self, bytes: u64) -> Limits {
-        let max_buf_size = bytes.clamp(1, isize::MAX as u64);
-        Limits {
-            max_buf_size,
-            ..self
-        }
+    pub fn max_buf_size(mut self, bytes: u64) -> Limits {
+        self.max_buf_size = bytes.clamp(1, isize::MAX as u64);
+        self
     }
 
     /// Sets the maximum number of buffers in a list, for copies, hashes, CRCs and RDMA operations.
@@ -138,101 +135,80 @@ impl Limits {
     #[doc(alias = "doca_dma_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_rdma_get_max_buf_chain_len")]
-    pub fn max_list_len(self, bufs: u32) -> Limits {
-        let max_list_len = bufs.max(1);
-        Limits {
-            max_list_len,
-            ..self
-        }
+    pub fn max_list_len(mut self, bufs: u32) -> Limits {
+        self.max_list_len = bufs.max(1);
+        self
     }
 
     /// Sets whether a [`Dma`](crate::Dma) can signal an event handle. If not, it attaches only to a
     /// WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll). Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
-    pub fn dma_event_driven(self, supported: bool) -> Limits {
-        Limits {
-            dma_event_driven: supported,
-            ..self
-        }
+    pub fn dma_event_driven(mut self, supported: bool) -> Limits {
+        self.dma_event_driven = supported;
+        self
     }
 
     /// Sets whether a [`Sha`](crate::sha::Sha) can signal an event handle. If not, it attaches only
     /// to a WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll). Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
-    pub fn sha_event_driven(self, supported: bool) -> Limits {
-        Limits {
-            sha_event_driven: supported,
-            ..self
-        }
+    pub fn sha_event_driven(mut self, supported: bool) -> Limits {
+        self.sha_event_driven = supported;
+        self
     }
 
     /// Sets whether a [`Crc`](crate::crc::Crc) can signal an event handle. If not, it attaches only
     /// to a WorkQ in [`Mode::BusyPoll`](crate::Mode::BusyPoll). Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
-    pub fn crc_event_driven(self, supported: bool) -> Limits {
-        Limits {
-            crc_event_driven: supported,
-            ..self
-        }
+    pub fn crc_event_driven(mut self, supported: bool) -> Limits {
+        self.crc_event_driven = supported;
+        self
     }
 
     /// Sets the maximum number of bytes in one message, read or write of an Rdma, from 1 to 2 GiB.
     #[doc(alias = "doca_rdma_get_max_message_size")]
-    pub fn max_message_size(self, bytes: u64) -> Limits {
-        Limits {
-            max_message_size: bytes.clamp(1, 1 << 31),
-            ..self
-        }
+    pub fn max_message_size(mut self, bytes: u64) -> Limits {
+        self.max_message_size = bytes.clamp(1, 1 << 31);
+        self
     }
 
     /// Sets the maximum size of an Rdma's send queue and receive queue, from 1 to 16,384 jobs or
     /// receives.
     #[doc(alias = "doca_rdma_get_max_send_queue_size")]
     #[doc(alias = "doca_rdma_get_max_recv_queue_size")]
-    pub fn max_rdma_queue_size(self, jobs: u32) -> Limits {
-        Limits {
-            max_rdma_queue_size: jobs.clamp(1, MAX_RDMA_QUEUE_SIZE),
-            ..self
-        }
+    pub fn max_rdma_queue_size(mut self, jobs: u32) -> Limits {
+        self.max_rdma_queue_size = jobs.clamp(1, MAX_RDMA_QUEUE_SIZE);
+        self
     }
 
     /// Sets whether an Rdma can signal an event handle. If not, it attaches only to a WorkQ in
     /// [`Mode::BusyPoll`](crate::Mode::BusyPoll). Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
-    pub fn rdma_event_driven(self, supported: bool) -> Limits {
-        Limits {
-            rdma_event_driven: supported,
-            ..self
-        }
+    pub fn rdma_event_driven(mut self, supported: bool) -> Limits {
+        self.rdma_event_driven = supported;
+        self
     }
 
     /// Sets the largest threshold of a SyncEvent's wait, and the largest value of the event with
     /// which a wait can succeed ([`SyncEventCaps::max_wait`]). With `None` the device cannot wait;
     /// the crate then submits jobs that read the value until it is high enough.
     #[doc(alias = "doca_sync_event_job_get_supported")]
-    pub fn max_wait(self, threshold: Option<u64>) -> Limits {
-        Limits {
-            max_wait: threshold,
-            ..self
-        }
+    pub fn max_wait(mut self, threshold: Option<u64>) -> Limits {
+        self.max_wait = threshold;
+        self
     }
 
     /// Sets whether the mask of a wait must be 0, or 1, 2, 4 or 8 adjacent whole bytes.
-    pub fn whole_byte_masks(self, only: bool) -> Limits {
-        Limits {
-            whole_byte_masks: only,
-            ..self
-        }
+    pub fn whole_byte_masks(mut self, only: bool) -> Limits {
+        self.whole_byte_masks = only;
+        self
     }
 
     /// Sets whether a SyncEvent can signal an event handle. If not, it attaches only to a WorkQ in
     /// [`Mode::BusyPoll`](crate::Mode::BusyPoll). Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
-    pub fn sync_event_event_driven(self, supported: bool) -> Limits {
-        Limits {
-            sync_event_event_driven: supported,
-            ..self
-        }
+    pub fn sync_event_event_driven(mut self, supported: bool) -> Limits {
+        self.sync_event_event_driven = supported;
+        self
     }
 
     /// Returns the capabilities of a device with these limits.
