@@ -148,12 +148,8 @@ impl ChannelBuilder {
         let (device, info) = (representor.device(), representor.info());
         let domain = device.adapter().channel_domain(Some(info));
         let domain = domain.map_err(|error| error.with_call(LISTEN))?;
-        let runtime = socket::runtime(LISTEN)?;
+        let at = At::here(LISTEN, device)?;
         let listener = Listener::unix(LISTEN, &socket::name(LISTEN, &domain, service)?)?;
-        let at = At {
-            device: device.clone(),
-            runtime,
-        };
         Ok(Service::new(self, service, listener, at))
     }
 
@@ -177,12 +173,8 @@ impl ChannelBuilder {
         service: &str,
     ) -> Result<Service> {
         self.check(LISTEN_TCP, service)?;
-        let runtime = socket::runtime(LISTEN_TCP)?;
+        let at = At::here(LISTEN_TCP, device)?;
         let listener = Listener::tcp(LISTEN_TCP, addr).await?;
-        let at = At {
-            device: device.clone(),
-            runtime,
-        };
         Ok(Service::new(self, service, listener, at))
     }
 
@@ -214,12 +206,8 @@ impl ChannelBuilder {
         self.check(CONNECT, service)?;
         let domain = device.adapter().channel_domain(None);
         let domain = domain.map_err(|error| error.with_call(CONNECT))?;
-        let runtime = socket::runtime(CONNECT)?;
+        let at = At::here(CONNECT, device)?;
         let socket = socket::connect(CONNECT, &socket::name(CONNECT, &domain, service)?).await?;
-        let at = At {
-            device: device.clone(),
-            runtime,
-        };
         let greeted = self.greet(socket, service, at).await;
         greeted.map_err(|error| error.with_call(CONNECT))
     }
@@ -246,12 +234,8 @@ impl ChannelBuilder {
         service: &str,
     ) -> Result<Channel> {
         self.check(CONNECT_TCP, service)?;
-        let runtime = socket::runtime(CONNECT_TCP)?;
-        let socket = socket::connect_tcp(CONNECT_TCP, addr).await?;
-        let at = At {
-            device: device.clone(),
-            runtime,
-        };
+        let at = At::here(CONNECT_TCP, device)?;
+        let socket = Socket::connect_tcp(CONNECT_TCP, addr).await?;
         let greeted = self.greet(socket, service, at).await;
         greeted.map_err(|error| error.with_call(CONNECT_TCP))
     }

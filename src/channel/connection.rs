@@ -17,7 +17,7 @@ use super::ended::{Ended, failed, would_block};
 use super::inbox::Inbox;
 use super::outbox::Outbox;
 use super::peer::Peer;
-use super::socket::Socket;
+use super::socket::{Socket, runtime};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Polled, log};
@@ -84,6 +84,14 @@ pub struct ChannelStats {
 pub(super) struct At {
     pub(super) device: Device,
     pub(super) runtime: Handle,
+}
+
+impl At {
+    /// Returns the device with the current runtime.
+    pub(super) fn here(op: &'static str, device: &Device) -> Result<At> {
+        let (device, runtime) = (device.clone(), runtime(op)?);
+        Ok(At { device, runtime })
+    }
 }
 
 #[derive(Default)]

@@ -303,30 +303,25 @@ async fn wait_for_backlog(op: &'static str, address: UnixAddr) -> Result<nix::Re
     poll_fn(|cx| call.poll(op, cx)).await
 }
 
-/// Connects to a TCP address.
-pub(super) async fn connect_tcp(op: &'static str, addr: SocketAddr) -> Result<Socket> {
-    match TcpStream::connect(addr).await {
-        Ok(stream) => {
-            // For an unspecified address, which means this host, the kernel uses another address.
-            let peer = match addr.ip().is_unspecified() {
-                true => stream.peer_addr().ok(),
-                false => Some(addr),
-            };
-            // Messages are small, and peers wait for them.
-            let _ = stream.set_nodelay(true);
-            Ok(Socket::tcp(stream, peer, None))
-        }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            Err(not_listening(op, addr, error))
-        }
-        Err(error) => Err(Error::os(op, addr, error)),
-    }
-}
-
 impl Socket {
     /// Connects to a TCP address.
     pub(crate) async fn connect_tcp(op: &'static str, addr: SocketAddr) -> Result<Socket> {
-        connect_tcp(op, addr).await
+        match TcpStream::connect(addr).await {
+            Ok(stream) => {
+                // For an unspecified address, which means this host, the kernel uses another address.
+                let peer = match addr.ip().is_unspecified() {
+                    true => stream.peer_addr().ok(),
+                    false => Some(addr),
+                };
+                // Messages are small, and peers wait for them.
+                let _ = stream.set_nodelay(true);
+                Ok(Socket::tcp(stream, peer, None))
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                Err(not_listening(op, addr, error))
+            }
+            Err(error) => Err(Error::os(op, addr, error)),
+        }
     }
 
     /// Connects to a Unix socket in the file system, whichever user owns it.
