@@ -192,18 +192,12 @@ impl fmt::Debug for Service {
 
 /// Greets a client, which may be hostile.
 async fn greet(socket: Socket, host: Host) -> Result<Channel, Option<Error>> {
-    let Host {
-        config,
-        name,
-        peers,
-        at,
-    } = host;
     let mut inbox = Inbox::new(greeting::LEN_MAX, 1);
     let hello = socket.read_frame(&mut inbox).await.map_err(|_| None)?;
-    let answer = |answer: Answer| answer.bytes(config.max_message as u16);
+    let answer = |answer: Answer| answer.bytes(host.config.max_message as u16);
     let theirs = match Hello::parse(&hello) {
-        Ok(hello) if hello.service != &*name => Err(Answer::NoSuchService),
-        Ok(_) if peers.lock().len() >= peers.max => Err(Answer::Full),
+        Ok(hello) if hello.service != &*host.name => Err(Answer::NoSuchService),
+        Ok(_) if host.peers.lock().len() >= host.peers.max => Err(Answer::Full),
         Ok(hello) => Ok(hello.max_message),
         Err(wrong) => Err(wrong),
     };
@@ -211,7 +205,7 @@ async fn greet(socket: Socket, host: Host) -> Result<Channel, Option<Error>> {
     // An answer is shorter than what any socket takes at once.
     let answered = socket.write_frame(&answer(refusal)).await;
     let theirs = answered.map_err(|_| None).and(theirs.map_err(|_| None))?;
-    let connection = Arc::new(config.connection(socket, inbox, theirs, at));
-    peers.lock().push(Arc::downgrade(&connection));
+    let connection = Arc::new(host.config.connection(socket, inbox, theirs, host.at));
+    host.peers.lock().push(Arc::downgrade(&connection));
     Ok(Channel(connection))
 }

@@ -279,17 +279,10 @@ impl RdmaListener {
     /// Dropping the future drops the listener, and waits for no stream. The first poll of the
     /// future notifies the streams.
     pub async fn drain(self, limit: Duration) -> usize {
-        let RdmaListener {
-            net,
-            arrivals,
-            cm,
-            addr,
-            ..
-        } = self;
         // This drops the sockets that listen, and the peers that have sent nothing.
-        drop((arrivals, cm));
-        let left = net.guests.drain(limit).await;
-        log(|| debug!(target: "tokio_doca::stream", %addr, left, "drained"));
+        drop((self.arrivals, self.cm));
+        let left = self.net.guests.drain(limit).await;
+        log(|| debug!(target: "tokio_doca::stream", addr = %self.addr, left, "drained"));
         left
     }
 }

@@ -148,21 +148,16 @@ impl RdmaStream {
         linger: Duration,
         guest: Option<Guest>,
     ) -> RdmaStream {
-        let Met {
-            peer,
-            local,
-            runtime,
-        } = met;
         if let Link::Rdma(link) = &link {
-            link.view().0.set_peer(peer.to_string());
+            link.view().0.set_peer(met.peer.to_string());
         }
         RdmaStream {
             link: Some(link),
             waker: wakers.waker(),
             wakers,
-            peer,
-            local,
-            runtime,
+            peer: met.peer,
+            local: met.local,
+            runtime: met.runtime,
             linger,
             guest,
         }

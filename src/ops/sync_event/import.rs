@@ -159,12 +159,7 @@ impl ImportedSyncEvent {
     /// the device and the WorkQ. On an error the imported event is dropped.
     #[doc(alias = "doca_ctx_start")]
     pub fn attach(self, workq: &WorkQ) -> Result<SyncEvent> {
-        let Self {
-            device,
-            event,
-            waits,
-        } = self;
-        SyncEvent::on(&device, workq, waits, || Ok(event))
+        SyncEvent::on(&self.device, workq, self.waits, || Ok(self.event))
             .map_err(|error| error.with_call("ImportedSyncEvent::attach"))
     }
 
