@@ -231,37 +231,32 @@ impl Listening {
     pub(super) fn receive<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<Offer<'a>>, Fail<'a>> {
         let before = replace(&mut self.step, Listen::Done);
         match (before, parse(bytes)?) {
+            (Listen::Waits { ready: false, .. }, Message::Ready) => {
+                self.step = before;
+                if let Listen::Waits { ready, .. } = &mut self.step {
+                    *ready = true;
+                }
+                Ok(None)
+            }
             (
                 Listen::Waits {
-                    tcp,
+                    tcp: false,
                     ready: false,
-                    came,
                     again,
+                    ..
                 },
-                said,
-            ) => match said {
-                Message::Ready => {
-                    self.step = Listen::Waits {
-                        tcp,
-                        ready: true,
-                        came,
-                        again,
-                    };
-                    Ok(None)
+                Message::Hello(offer),
+            ) => {
+                let may = match offer.is_tcp() {
+                    true => self.may_tcp && offer.may_tcp(),
+                    false => !again,
+                };
+                if !may {
+                    return Err(Fail::Unexpected);
                 }
-                Message::Hello(offer) if !tcp => {
-                    let may = match offer.is_tcp() {
-                        true => self.may_tcp && offer.may_tcp(),
-                        false => !again,
-                    };
-                    if !may {
-                        return Err(Fail::Unexpected);
-                    }
-                    self.decides(&offer, true);
-                    Ok(Some(offer))
-                }
-                _ => Err(Fail::Unexpected),
-            },
+                self.decides(&offer, true);
+                Ok(Some(offer))
+            }
             (Listen::Done, _) => Err(Fail::Already),
             _ => Err(Fail::Unexpected),
         }
