@@ -14,9 +14,8 @@
 //! tasks, which are registered or about to be polled. If the Core could not wait where it was
 //! polled, it has woken them.
 
-use std::future::Future;
+use std::future::poll_fn;
 use std::io::IoSlice;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
@@ -197,11 +196,14 @@ impl RdmaLink {
         });
     }
 
+    /// Spawns a task of the stream, which sends the frames that the Core could not send at once.
     fn continue_on(&self, which: usize, runtime: &Handle) -> JoinHandle<()> {
-        runtime.spawn(GoesOn {
-            task: self.shared.wakers.next_task(which),
-            shared: Arc::clone(&self.shared),
-        })
+        let shared = Arc::clone(&self.shared);
+        let task = shared.wakers.next_task(which);
+        runtime.spawn(poll_fn(move |cx| {
+            task.register(cx.waker());
+            shared.poll(&task)
+        }))
     }
 
     /// Returns the current runtime, if it is not the runtime of the stream.
@@ -339,21 +341,6 @@ impl Drop for RdmaLink {
         let guest = self.guest.iter().map(|task| &task.handle);
         self.own.iter().chain(guest).for_each(JoinHandle::abort);
         drop(core);
-    }
-}
-
-/// A task of the stream, which sends the frames that the Core could not send at once.
-struct GoesOn {
-    shared: Arc<Shared>,
-    task: OwnTask,
-}
-
-impl Future for GoesOn {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.task.register(cx.waker());
-        self.shared.poll(&self.task)
     }
 }
 
