@@ -230,7 +230,7 @@ impl BufChain {
             },
             Users::Free => {
                 if let Err(error) = state.gather(holder) {
-                    state.end_reads();
+                    state.end_leases();
                     drop(guard);
                     self.0.run_after();
                     return Err(error);
@@ -263,7 +263,7 @@ impl BufChain {
         }
         state.check_imports(copies)?;
         if let Err(error) = state.scatter(holder) {
-            state.end_writes();
+            state.end_leases();
             drop(guard);
             self.0.run_after();
             return Err(error);

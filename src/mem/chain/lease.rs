@@ -43,33 +43,24 @@ impl ChainInner {
 }
 
 impl State {
-    /// Gives the read leases back. The caller calls `run_after` once the chain is unlocked.
-    pub(super) fn end_reads(&mut self) {
+    /// Gives the leases of all pieces back. The caller calls `run_after` once the chain is unlocked.
+    pub(super) fn end_leases(&mut self) {
         let after = self.reads.drain(..).filter_map(ReadLease::end);
         self.after.extend(after);
-    }
-
-    /// Gives the write leases back. The caller calls `run_after` once the chain is unlocked.
-    pub(super) fn end_writes(&mut self) {
         let after = self.writes.drain(..).flatten().filter_map(WriteLease::end);
         self.after.extend(after);
     }
 }
 
-/// A job's right to read a chain. `None` once it was given back.
-pub struct ChainRead(Option<Arc<ChainInner>>);
+/// A job's right to read or to write a chain. `None` once it was given back.
+pub struct ChainLease<const WRITES: bool>(Option<Arc<ChainInner>>);
 
-impl ChainRead {
-    pub(super) fn new(chain: &Arc<ChainInner>) -> ChainRead {
-        ChainRead(Some(Arc::clone(chain)))
-    }
+pub type ChainRead = ChainLease<false>;
+pub type ChainWrite = ChainLease<true>;
 
-    /// Returns true if a peer or another process may write a piece of the chain meanwhile.
-    pub(in crate::mem) fn is_shared(&self) -> bool {
-        let Some(chain) = &self.0 else { return false };
-        let state = lock(&chain.state);
-        // A piece that takes no lease is memory that another process may write.
-        state.unleased > 0 || state.reads.iter().any(|lease| lease.is_shared())
+impl<const WRITES: bool> ChainLease<WRITES> {
+    pub(super) fn new(chain: &Arc<ChainInner>) -> ChainLease<WRITES> {
+        ChainLease(Some(Arc::clone(chain)))
     }
 
     /// Gives the leases back. The caller drops the result where the application's code may run.
@@ -80,16 +71,11 @@ impl ChainRead {
     fn give_back(&mut self) -> Option<AfterChain> {
         let chain = self.0.take()?;
         let mut state = lock(&chain.state);
-        match state.users {
-            Users::Read { jobs, holder } if jobs > 1 => {
-                state.users = Users::Read {
-                    jobs: jobs - 1,
-                    holder,
-                }
-            }
-            _ => {
-                state.end_reads();
-                state.users = Users::Free;
+        match &mut state.users {
+            Users::Read { jobs, .. } if *jobs > 1 => *jobs -= 1,
+            users => {
+                *users = Users::Free;
+                state.end_leases();
             }
         }
         let notifies = !state.after.is_empty();
@@ -98,20 +84,23 @@ impl ChainRead {
     }
 }
 
-impl Drop for ChainRead {
+impl<const WRITES: bool> Drop for ChainLease<WRITES> {
     fn drop(&mut self) {
         drop(self.give_back());
     }
 }
 
-/// A job's right to write a chain. `None` once it was given back.
-pub struct ChainWrite(Option<Arc<ChainInner>>);
+impl ChainRead {
+    /// Returns true if a peer or another process may write a piece of the chain meanwhile.
+    pub(in crate::mem) fn is_shared(&self) -> bool {
+        let Some(chain) = &self.0 else { return false };
+        let state = lock(&chain.state);
+        // A piece that takes no lease is memory that another process may write.
+        state.unleased > 0 || state.reads.iter().any(|lease| lease.is_shared())
+    }
+}
 
 impl ChainWrite {
-    pub(super) fn new(chain: &Arc<ChainInner>) -> ChainWrite {
-        ChainWrite(Some(Arc::clone(chain)))
-    }
-
     pub(in crate::mem) fn is_of(&self, chain: &BufChain) -> bool {
         self.0.as_ref().is_some_and(|of| Arc::ptr_eq(of, &chain.0))
     }
@@ -128,26 +117,5 @@ impl ChainWrite {
             }
             by -= part;
         }
-    }
-
-    /// Gives the leases back. The caller drops the result where the application's code may run.
-    pub(in crate::mem) fn end(mut self) -> Option<AfterChain> {
-        self.give_back()
-    }
-
-    fn give_back(&mut self) -> Option<AfterChain> {
-        let chain = self.0.take()?;
-        let mut state = lock(&chain.state);
-        state.end_writes();
-        state.users = Users::Free;
-        let notifies = !state.after.is_empty();
-        drop(state);
-        Some(AfterChain { chain, notifies })
-    }
-}
-
-impl Drop for ChainWrite {
-    fn drop(&mut self) {
-        drop(self.give_back());
     }
 }
