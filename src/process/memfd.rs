@@ -1,10 +1,10 @@
-//! Setting the size of a memfd.
+//! Setting the size of a memfd, and the size of its pages.
 
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::ftruncate;
+use nix::unistd::{SysconfVar, ftruncate, sysconf};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -26,4 +26,10 @@ pub(crate) fn lengthen(memfd: &OwnedFd, len: usize) -> Result<()> {
         return Err(Error::new(ErrorKind::NoMemory, None, text));
     }
     ftruncate(memfd, size).map_err(fail)
+}
+
+/// Returns the size of a usual page in bytes.
+pub(crate) fn page_size() -> usize {
+    let page = sysconf(SysconfVar::PAGE_SIZE);
+    page.ok().flatten().map_or(4096, |page| page as usize)
 }

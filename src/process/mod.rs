@@ -11,7 +11,7 @@ mod user;
 
 pub(crate) use closing::Guarded;
 pub(crate) use environment::{variable, variables};
-pub(crate) use memfd::lengthen;
+pub(crate) use memfd::{lengthen, page_size};
 pub(crate) use strangers::{
     accept, connect, expect, hang_up, listen, receive, receive_with, refuse, unacknowledged,
 };

@@ -20,7 +20,7 @@ use super::huge::{self, HugePages};
 use super::memory::{Mapping, Memory};
 use super::mmap::MmapInner;
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::lengthen;
+use crate::process::{lengthen, page_size};
 
 const ALLOC: &str = "MmapBuilder::alloc";
 const FROM_MEMFD: &str = "MmapBuilder::from_memfd";
@@ -28,13 +28,10 @@ const FROM_MEMFD: &str = "MmapBuilder::from_memfd";
 /// Allocates `len` bytes of zeroed memory.
 pub(super) fn alloc(len: NonZeroUsize, huge: Option<HugePages>) -> Result<Memory> {
     i64::try_from(len.get()).map_err(|_| fail("ftruncate", len.get())(Errno::EFBIG))?;
-    let mapping = match huge {
-        Some(HugePages::Transparent) => transparent(len)?,
-        Some(huge) => match huge.page() {
-            Some(page) => from_pool(len, huge, page)?,
-            None => usual(len)?,
-        },
+    let mapping = match huge.map(|huge| (huge, huge.page())) {
         None => usual(len)?,
+        Some((huge, Some(page))) => from_pool(len, huge, page)?,
+        Some((_, None)) => transparent(len)?,
     };
     Ok(Memory::mapped(mapping, len.get(), false))
 }
@@ -245,13 +242,8 @@ fn page(file: &OwnedFd) -> Result<usize> {
     let fs = fstatfs(file).map_err(|errno| Error::os(FROM_MEMFD, "fstatfs", errno.into()))?;
     Ok(match fs.filesystem_type() == HUGETLBFS_MAGIC {
         true => fs.block_size() as usize,
-        false => usual_page(),
+        false => page_size(),
     })
-}
-
-fn usual_page() -> usize {
-    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
-    page.ok().flatten().map_or(4096, |page| page as usize)
 }
 
 fn writable() -> ProtFlags {

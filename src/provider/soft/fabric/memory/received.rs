@@ -14,11 +14,12 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::mman::MapFlags;
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
-use nix::unistd::{SysconfVar, Whence, lseek, sysconf};
+use nix::unistd::{Whence, lseek};
 
 use super::mapping::Mapping;
 use super::pages;
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::page_size;
 
 /// The number of bytes that are mapped between two checks of the time limit: four page faults of
 /// sixteen pages each. An exporter that punches holes may delay each fault for as long as it does
@@ -132,7 +133,7 @@ impl Kind {
         }
         let page = match huge {
             true => fs.block_size() as u64,
-            false => usual_page(),
+            false => page_size() as u64,
         };
         Ok(Kind { fixed, huge, page })
     }
@@ -220,10 +221,9 @@ fn populate(
 }
 
 fn with_holes<T>(size: u64) -> Result<T> {
-    let text = format!(
+    hostile(format!(
         "the exporter's memfd of {size} bytes has holes, and this process would have to take their pages"
-    );
-    Err(Error::new(ErrorKind::NotPermitted, None, text))
+    ))
 }
 
 fn blocks(memfd: &OwnedFd) -> Result<u64> {
@@ -233,12 +233,6 @@ fn blocks(memfd: &OwnedFd) -> Result<u64> {
 fn first_hole(memfd: &OwnedFd) -> Result<u64> {
     let hole = lseek(memfd, 0, Whence::SeekHole).map_err(os("lseek(SEEK_HOLE)"))?;
     Ok(u64::try_from(hole).unwrap_or(0))
-}
-
-fn usual_page() -> u64 {
-    let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
-    page.and_then(|page| u64::try_from(page).ok())
-        .unwrap_or(4096)
 }
 
 #[cfg(test)]
