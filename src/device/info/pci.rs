@@ -58,10 +58,8 @@ impl FromStr for PciAddr {
     fn from_str(text: &str) -> Result<PciAddr, Error> {
         let hex = |part: &str, digits: usize, max: u16| {
             let plain = part.len() == digits && part.bytes().all(|b| b.is_ascii_hexdigit());
-            let value = u16::from_str_radix(part, 16)
-                .ok()
-                .filter(|&value| plain && value <= max)?;
-            Some(value)
+            let value = u16::from_str_radix(part, 16).ok();
+            value.filter(|&value| plain && value <= max)
         };
         let parse = || {
             let (rest, function) = text.rsplit_once('.')?;

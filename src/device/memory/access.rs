@@ -91,23 +91,17 @@ impl Access {
     /// names `op` as the call that failed.
     pub fn validate(self, op: &'static str) -> Result<()> {
         let unknown = self.bits() & !Access::all().bits();
-        if unknown != 0 {
-            return Err(Error::new(
-                ErrorKind::InvalidValue,
-                op,
-                format!("unknown access flags {unknown:#x}"),
-            ));
-        }
-        if self.contains(Access::DPU_READ_ONLY | Access::DPU_READ_WRITE) {
-            let text = "DPU_READ_ONLY and DPU_READ_WRITE exclude each other: choose one";
-            return Err(Error::new(ErrorKind::InvalidValue, op, text));
-        }
-        if self.peer_writable() && !self.local_writable() {
-            let text =
-                "a peer may not write what LOCAL_READ_ONLY forbids its owner: add LOCAL_READ_WRITE";
-            return Err(Error::new(ErrorKind::InvalidValue, op, text));
-        }
-        Ok(())
+        let text = if unknown != 0 {
+            format!("unknown access flags {unknown:#x}")
+        } else if self.contains(Access::DPU_READ_ONLY | Access::DPU_READ_WRITE) {
+            "DPU_READ_ONLY and DPU_READ_WRITE exclude each other: choose one".to_owned()
+        } else if self.peer_writable() && !self.local_writable() {
+            "a peer may not write what LOCAL_READ_ONLY forbids its owner: add LOCAL_READ_WRITE"
+                .to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::InvalidValue, op, text))
     }
 }
 

@@ -197,16 +197,10 @@ impl Buf {
     #[doc(alias = "doca_buf_set_data")]
     #[doc(alias = "doca_buf_set_data_len")]
     pub fn set_data(&self, offset: usize, len: usize) -> Result<(), JobError> {
-        if offset
-            .checked_add(len)
-            .is_none_or(|end| end > self.capacity())
-        {
-            let end = offset.saturating_add(len) as u64;
-            return Err(JobError::new(
-                Reason::OutOfRange,
-                self.capacity() as u64,
-                end,
-            ));
+        let (capacity, end) = (self.capacity(), offset.saturating_add(len));
+        if end > capacity {
+            let (capacity, end) = (capacity as u64, end as u64);
+            return Err(JobError::new(Reason::OutOfRange, capacity, end));
         }
         self.0.exclusive().map_err(in_use)?.set_data(offset, len);
         Ok(())

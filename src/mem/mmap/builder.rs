@@ -155,8 +155,7 @@ impl MmapBuilder {
         range: impl RangeBounds<usize>,
     ) -> Result<Mmap> {
         const OP: &str = "MmapBuilder::from_memfd";
-        self.check(OP)?;
-        self.no_huge_pages(OP)?;
+        self.check_given(OP)?;
         let range = (range.start_bound().cloned(), range.end_bound().cloned());
         let memory = memfd::adopt(memfd.into(), range, self.access.local_writable())?;
         self.begin(OP, memory)
@@ -191,8 +190,7 @@ impl MmapBuilder {
         O: AsMut<[u8]> + Send + 'static,
     {
         const OP: &str = "MmapBuilder::from_owner";
-        self.check(OP)?;
-        self.no_huge_pages(OP)?;
+        self.check_given(OP)?;
         let memory = owner::lend(owner);
         not_empty(OP, memory.len())?;
         self.begin(OP, memory)
@@ -227,8 +225,7 @@ impl MmapBuilder {
         }
         self.access.remove(Access::LOCAL_READ_WRITE);
         self.access.insert(Access::LOCAL_READ_ONLY);
-        self.check(OP)?;
-        self.no_huge_pages(OP)?;
+        self.check_given(OP)?;
         not_empty(OP, bytes.len())?;
         // SAFETY: no party writes an Mmap with this access.
         let memory = unsafe { owner::lend_bytes(bytes) };
@@ -263,15 +260,9 @@ impl MmapBuilder {
         F: FnOnce(NonNull<u8>, usize) + Send + 'static,
     {
         const OP: &str = "MmapBuilder::from_raw";
-        self.check(OP)?;
-        self.no_huge_pages(OP)?;
+        self.check_given(OP)?;
         not_empty(OP, len)?;
-        if addr
-            .addr()
-            .get()
-            .checked_add(len)
-            .is_none_or(|end| end > isize::MAX as usize)
-        {
+        if addr.addr().get().saturating_add(len) > isize::MAX as usize {
             let text = format!("{len} bytes from {addr:?} on end behind the address space");
             return Err(Error::new(ErrorKind::InvalidValue, OP, text));
         }
@@ -290,7 +281,9 @@ impl MmapBuilder {
         devices::check(op, &self.devices)
     }
 
-    fn no_huge_pages(&self, op: &'static str) -> Result<()> {
+    /// Checks the settings for memory that the caller gives.
+    fn check_given(&self, op: &'static str) -> Result<()> {
+        self.check(op)?;
         if self.huge.is_some() {
             let text = "huge_pages() is for alloc(): other memory has the pages that it has";
             return Err(Error::new(ErrorKind::InvalidValue, op, text));
