@@ -65,9 +65,7 @@ impl Output {
             _ => None,
         }
     }
-}
 
-impl Output {
     fn of(end: End) -> Result<Output, JobError> {
         match end {
             End::Job(ResultKind::Bytes, outcome) => {

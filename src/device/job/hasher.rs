@@ -7,7 +7,7 @@
 use std::fmt;
 
 use sha1::Sha1;
-use sha2::digest::{FixedOutput, Output, Update};
+use sha2::digest::{FixedOutput, Update};
 use sha2::{Sha256, Sha512};
 
 use super::read::read;
@@ -105,17 +105,13 @@ impl Hasher {
         match self.0 {
             State::Idle => {}
             // SAFETY: as the caller promises.
-            State::Sha1(state) => unsafe { write(&digest(state), dst) },
+            State::Sha1(state) => unsafe { write(&state.finalize_fixed(), dst) },
             // SAFETY: as above.
-            State::Sha256(state) => unsafe { write(&digest(state), dst) },
+            State::Sha256(state) => unsafe { write(&state.finalize_fixed(), dst) },
             // SAFETY: as above.
-            State::Sha512(state) => unsafe { write(&digest(state), dst) },
+            State::Sha512(state) => unsafe { write(&state.finalize_fixed(), dst) },
         }
     }
-}
-
-fn digest<H: FixedOutput>(state: H) -> Output<H> {
-    state.finalize_fixed()
 }
 
 /// # Safety

@@ -26,9 +26,7 @@ impl Signal {
         // then, which is all that counts.
         let _ = self.0.write(1);
     }
-}
 
-impl Signal {
     /// Makes the event handle unreadable until the next signal: one system call.
     pub(crate) fn quiet(&self) {
         // The read fails if there was no signal.

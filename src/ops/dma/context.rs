@@ -148,12 +148,9 @@ impl<C: AsRef<Dma>, S: CopySource, D: CopyDestination> Request for CopyRequest<C
         let context = &self.dma.as_ref().0;
         context.attachment().check_open()?;
         let check = |from: Extent, to| context.check_limits(from, to, from.bytes);
-        Sides::new(
-            &self.src,
-            &self.dst,
-            context.attachment().holder(RegistrationUse::Dma),
-        )
-        .lend((), Some(context.caps().max_buf_size), check)
+        let holder = context.attachment().holder(RegistrationUse::Dma);
+        let fits = Some(context.caps().max_buf_size);
+        Sides::new(&self.src, &self.dst, holder).lend((), fits, check)
     }
 }
 

@@ -32,9 +32,7 @@ impl<C, S, D, A> RdmaRequest<C, S, D, A> {
             answer: PhantomData,
         }
     }
-}
 
-impl<C, S, D, A> RdmaRequest<C, S, D, A> {
     /// Returns the source of the request, and drops the rest.
     pub(super) fn into_source(self) -> S {
         self.src
@@ -74,11 +72,8 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
     fn begin(&self) -> Result<LeasedJob<Self>, JobError> {
         let rdma = self.rdma.as_ref();
         let context = &rdma.0;
-        let sides = Sides::new(
-            &self.src,
-            &self.dst,
-            context.attachment().holder(RegistrationUse::Rdma),
-        );
+        let holder = context.attachment().holder(RegistrationUse::Rdma);
+        let sides = Sides::new(&self.src, &self.dst, holder);
         // The types of the operands usually decide the rule at compile time. Otherwise the verb
         // does.
         let rule = match (self.src.reach(), self.dst.reach()) {

@@ -75,14 +75,10 @@ impl<C: AsRef<Sha>, S: MaybeSource, D: MaybeDestination> Request for ShaRequest<
             let bits = 8 * algorithm.digest_len() as u64;
             return Err(JobError::new(Reason::UnknownAlgorithm, bits, 0));
         }
-        Sides::new(
-            &self.src,
-            &self.dst,
-            context.attachment().holder(RegistrationUse::Dma),
-        )
-        .lend_read(algorithm, self.session.as_ref(), |from, to| {
-            self.check(from, to)
-        })
+        let check = |from, to| self.check(from, to);
+        let holder = context.attachment().holder(RegistrationUse::Dma);
+        let sides = Sides::new(&self.src, &self.dst, holder);
+        sides.lend_read(algorithm, self.session.as_ref(), check)
     }
 }
 
