@@ -72,6 +72,20 @@ macro_rules! contexts {
 }
 pub(super) use contexts;
 
+/// The maximum length of an exported blob, in bytes.
+pub(super) const BLOB: usize = 1024;
+
+/// Checks the length of a blob that a device has exported for `call`.
+pub(super) fn exported(call: &'static str, blob: Result<Vec<u8>>) -> Result<Vec<u8>> {
+    let blob = blob.map_err(|error| error.with_call(call))?;
+    let len = blob.len();
+    if len > BLOB {
+        let text = format!("the device's blob has {len} bytes, more than {BLOB}");
+        return Err(Error::new(ErrorKind::Unexpected, call, text));
+    }
+    Ok(blob)
+}
+
 /// A reference-counted attachment to a WorkQ. `E` is further state that contexts of this kind have.
 pub(super) struct Context<K, E = ()>(Arc<ContextInner<K, E>>);
 

@@ -6,11 +6,8 @@ use super::connect::How;
 use super::{Connect, RecvPool};
 use crate::device::{Access, Caps, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::context::{Context, Kind};
+use crate::ops::context::{Context, Kind, exported};
 use crate::reactor::{EndpointPort, RdmaState, RdmaWatch};
-
-/// The largest size of a blob that [`Rdma::export`] returns, in bytes.
-pub(super) const BLOB: usize = 1024;
 
 /// An RDMA context: messages and one-sided operations with a peer that it is connected to (NVIDIA's
 /// RDMA guide; `doca_rdma`).
@@ -108,16 +105,7 @@ impl Rdma {
     pub fn export(&self) -> Result<Vec<u8>> {
         const OP: &str = "Rdma::export";
         self.check_open(OP)?;
-        let blob = self.port().endpoint().export();
-        let blob = blob.map_err(|error| error.with_call(OP))?;
-        if blob.len() > BLOB {
-            let text = format!(
-                "the device's blob has {} bytes, more than {BLOB}",
-                blob.len()
-            );
-            return Err(Error::new(ErrorKind::Unexpected, OP, text));
-        }
-        Ok(blob)
+        exported(OP, self.port().endpoint().export())
     }
 
     /// Connects to the context whose [`export`](Rdma::export) returned `blob`. The time limit is

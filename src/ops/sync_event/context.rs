@@ -5,12 +5,9 @@ use std::sync::Arc;
 use super::SyncEventBuilder;
 use crate::device::{Caps, Device, EventCounter, EventWait, SyncEventCaps};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
-use crate::ops::context::{Context, Kind, contexts};
+use crate::ops::context::{Context, Kind, contexts, exported};
 use crate::reactor::{Attachment, EventPortHandle, WorkQ};
 use crate::sync::log;
-
-/// The maximum length of an exported blob, in bytes.
-const BLOB: usize = 1024;
 
 /// A sync event on a WorkQ: a 64-bit counter that the host and the DPU change, read and wait for
 /// (DOCA Core guide 3.4.6; `doca_sync_event` as a context). Clones are the same event.
@@ -226,14 +223,7 @@ pub(super) fn export(event: &dyn EventCounter, own: &Device, device: &Device) ->
         let text = format!("device {name} exports no sync events to the DPU");
         return Err(Error::new(ErrorKind::NotSupported, OP, text));
     }
-    let blob = event.export().map_err(|error| error.with_call(OP))?;
-    if blob.len() > BLOB {
-        let text = format!(
-            "the device's blob has {} bytes, more than {BLOB}",
-            blob.len()
-        );
-        return Err(Error::new(ErrorKind::Unexpected, OP, text));
-    }
+    let blob = exported(OP, event.export())?;
     log(|| tracing::debug!(target: "tokio_doca::sync_event", device = name, "exported"));
     Ok(blob)
 }

@@ -10,10 +10,10 @@ use futures::future::try_join;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tracing::debug;
 
-use super::super::context::BLOB;
 use super::super::{Rdma, RdmaBuilder};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ops::context::BLOB;
 use crate::reactor::{Backoff, RdmaState};
 use crate::sync::log;
 
