@@ -267,10 +267,8 @@ impl<K: Operation> Op<K> {
     where
         K: Post,
     {
-        match K::post(&mut self.flight, user_data) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Refused { op: self, error }),
-        }
+        let posted = K::post(&mut self.flight, user_data);
+        posted.map_err(|error| Refused { op: self, error })
     }
 
     /// Converts the operation to one that borrows nothing: it is `'static`, and can be spawned.

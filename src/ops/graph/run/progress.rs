@@ -9,6 +9,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::iter::successors;
 use std::sync::Arc;
 
 use super::super::node::{NodeId, NodeState, UserError, stop};
@@ -372,14 +373,9 @@ impl Progress {
     /// Returns true if a future, a receive or a wait of this level continues. Sub-graphs are not
     /// checked.
     pub(super) fn has_futures(&self) -> bool {
-        let mut at = 0;
-        while let Some(index) = self.active.next(at) {
-            if !matches!(self.bodies[index as usize], Body::Sub(_)) {
-                return true;
-            }
-            at = index + 1;
-        }
-        false
+        let active = &self.active;
+        let mut nodes = successors(active.next(0), |&node| active.next(node + 1));
+        nodes.any(|node| !matches!(self.bodies[node as usize], Body::Sub(_)))
     }
 
     pub(super) fn debug(&self, name: &str, plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {

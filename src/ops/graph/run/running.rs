@@ -59,7 +59,7 @@ impl Instance {
     #[doc(alias = "doca_workq_graph_submit")]
     #[doc(alias = "doca_graph_instance_submit")]
     pub fn run(&mut self) -> Run<'_> {
-        Op::new(RunRequest::new(self))
+        Op::new(RunRequest(self))
     }
 
     /// Runs the graph as [`Instance::run`] does, but owns the instance. So the operation is
@@ -81,7 +81,7 @@ impl Instance {
     ///
     /// As [`Instance::run`]. The instance is dropped with the operation.
     pub fn into_run(self) -> OwnedRun {
-        Op::new(RunRequest::new(self))
+        Op::new(RunRequest(self))
     }
 }
 
@@ -133,12 +133,6 @@ impl<I: Has> Running<I> {
     }
 }
 
-impl<I: Has> RunRequest<I> {
-    fn new(instance: I) -> RunRequest<I> {
-        RunRequest(instance)
-    }
-}
-
 impl<I: Has> Kind for RunRequest<I> {
     type Output = I::Output;
     type JobFuture = Running<I>;
@@ -159,15 +153,13 @@ impl<I: Has> Kind for RunRequest<I> {
             panic!("a Run was polled after it had finished");
         };
         let level = &mut instance.borrow_mut().level;
-        match *this.stage {
-            Stage::New => level.progress.start(&level.graph.0),
-            Stage::Begun | Stage::Ended => {}
-        }
-        let result = if *this.stage == Stage::Ended {
-            level.finish()
-        } else {
+        if *this.stage == Stage::New {
+            level.progress.start(&level.graph.0);
             *this.stage = Stage::Begun;
-            ready!(level.poll(this.line.as_mut(), cx))
+        }
+        let result = match *this.stage {
+            Stage::Ended => level.finish(),
+            _ => ready!(level.poll(this.line.as_mut(), cx)),
         };
         level.forget_wakers();
         let instance = this.instance.take().expect("it was there");
@@ -200,7 +192,7 @@ impl Post for RunRequest<Instance> {
         }
         let instance = flight.instance.take().expect("it was not polled");
         let workq = instance.workq().clone();
-        let running = RunRequest::new(instance).flight();
+        let running = RunRequest(instance).flight();
         workq.post_run(user_data, Box::pin(running));
         Ok(())
     }
