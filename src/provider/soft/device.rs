@@ -59,6 +59,28 @@ impl SoftDevice {
             engines: Mutex::default(),
         }
     }
+
+    fn engines(&self) -> MutexGuard<'_, Engines> {
+        lock(&self.engines)
+    }
+
+    /// Checks that this device may import memory or an event that a function of port `port` has
+    /// exported to the DPU.
+    fn check_dpu_import(&self, port: u8) -> Result<()> {
+        let name = self.info.name();
+        let imports = match self.topology.lock().port_name(port) {
+            Some(port) => format!("the DPU's {port} does"),
+            None => "this card has no such port".to_owned(),
+        };
+        let text = if !self.info.caps().import_dpu {
+            format!("the blob is for the DPU, and device {name} does not import such: {imports}")
+        } else if self.port != port {
+            format!("the blob is from another port than that of device {name}: {imports}")
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::NotSupported, None, text))
+    }
 }
 
 // SAFETY: the adapter duties.
@@ -131,7 +153,18 @@ unsafe impl Adapter for SoftDevice {
     }
 
     fn open_event(&self, config: EventConfig) -> Result<Arc<dyn EventCounter>> {
-        self.make_event(config)
+        let units = [config.publisher, config.subscriber];
+        let is_elsewhere = |unit: &Processor| matches!(unit, Processor::Dpa | Processor::Gpu);
+        if units.iter().any(is_elsewhere) {
+            let text =
+                "neither the DPA nor a GPU sets a sync event of this device, or waits for one";
+            return Err(Error::new(ErrorKind::NotSupported, None, text));
+        }
+        let shares = units.contains(&Processor::Dpu) || config.backing.is_some();
+        Ok(match shares {
+            true => SoftEvent::sharable(config.backing, self.port)?,
+            false => SoftEvent::private(),
+        })
     }
 
     fn import_event(&self, blob: &[u8], deadline: Instant) -> Result<Arc<dyn EventCounter>> {
@@ -158,12 +191,6 @@ unsafe impl Adapter for SoftDevice {
                 .map(|engine| engine.worked())
                 .sum(),
         )
-    }
-}
-
-impl SoftDevice {
-    fn engines(&self) -> MutexGuard<'_, Engines> {
-        lock(&self.engines)
     }
 }
 
@@ -195,43 +222,5 @@ unsafe impl Registrar for SoftDevice {
             self.check_dpu_import(memory.port)?;
         }
         fabric::import(&ticket, &memory, deadline)
-    }
-}
-
-impl SoftDevice {
-    fn make_event(&self, config: EventConfig) -> Result<Arc<dyn EventCounter>> {
-        let units = [config.publisher, config.subscriber];
-        if units
-            .iter()
-            .any(|unit| matches!(unit, Processor::Dpa | Processor::Gpu))
-        {
-            let text =
-                "neither the DPA nor a GPU sets a sync event of this device, or waits for one";
-            return Err(Error::new(ErrorKind::NotSupported, None, text));
-        }
-        Ok(
-            match units.contains(&Processor::Dpu) || config.backing.is_some() {
-                true => SoftEvent::sharable(config.backing, self.port)?,
-                false => SoftEvent::private(),
-            },
-        )
-    }
-
-    /// Checks that this device may import memory or an event that a function of port `port` has
-    /// exported to the DPU.
-    fn check_dpu_import(&self, port: u8) -> Result<()> {
-        let name = self.info.name();
-        let imports = match self.topology.lock().port_name(port) {
-            Some(port) => format!("the DPU's {port} does"),
-            None => "this card has no such port".to_owned(),
-        };
-        let text = if !self.info.caps().import_dpu {
-            format!("the blob is for the DPU, and device {name} does not import such: {imports}")
-        } else if self.port != port {
-            format!("the blob is from another port than that of device {name}: {imports}")
-        } else {
-            return Ok(());
-        };
-        Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 }
