@@ -308,7 +308,7 @@ impl Socket {
     pub(crate) async fn connect_tcp(op: &'static str, addr: SocketAddr) -> Result<Socket> {
         match TcpStream::connect(addr).await {
             Ok(stream) => {
-                // For an unspecified address, which means this host, the kernel uses another address.
+                // For an unspecified address, which means this host, the kernel uses another one.
                 let peer = match addr.ip().is_unspecified() {
                     true => stream.peer_addr().ok(),
                     false => Some(addr),

@@ -43,7 +43,8 @@ impl ChainInner {
 }
 
 impl State {
-    /// Gives the leases of all pieces back. The caller calls `run_after` once the chain is unlocked.
+    /// Gives the leases of all pieces back. The caller calls `run_after` once the chain is
+    /// unlocked.
     pub(super) fn end_leases(&mut self) {
         let after = self.reads.drain(..).filter_map(ReadLease::end);
         self.after.extend(after);
