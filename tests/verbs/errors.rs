@@ -690,9 +690,8 @@ fn a_child_of_fork_destroys_nothing() {
         destroyed + world.calls("ibv_dereg_mr") + world.calls("ibv_close_device")
     };
     let before = destroyed();
-    // SAFETY: the child takes no lock that another thread may have held: it drops its handles and
-    // reads the fake's counters.
-    match unsafe { libc::fork() } {
+    // The child drops its handles and reads the fake's counters.
+    match world.fork() {
         0 => {
             drop((one, other, device, bare));
             let same = destroyed() == before;
