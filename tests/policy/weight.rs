@@ -19,7 +19,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "channel",
-        1567,
+        1540,
         "46: sockets that listen already; 46: a stream goes on over its socket; 47: whether a runtime has I/O is asked once; 47: a socket's addresses are kept; 42: a listener waits for a descriptor, as that of streams did; 43: why a connection has ended has a file of its own, and a flush waits beside sends; 47: a listener has a file of its own, and says once what all it accepts is; 42: those who come to a listener are kept in one way, that of streams",
     ),
     (
@@ -34,18 +34,18 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "mem",
-        5540,
+        5481,
         "45: a wait for a Buf is in the log; 46: memory that no device reaches; 50: longer names break lines",
     ),
     (
         "ops",
-        6648,
+        6561,
         "42: a client goes to a server alone; 42: those who come to a listener have threads of their own; 46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together; 48: a shutdown ends them in the making; 42: who accepts gives no blob to silence, and strangers do not fill the log; 51: a lone connection sends a burst by halves; 50: longer names break lines; 47: a task dials without a thread",
     ),
     (
         "process",
-        322,
-        "45: names of variables that do not exist are refused; 46: what a peer's host has; 47: fdinfo is read by one read; 47: a connection can expect descriptors again",
+        324,
+        "44: one function for the size of a page; 45: names of variables that do not exist are refused; 46: what a peer's host has; 47: fdinfo is read by one read; 47: a connection can expect descriptors again",
     ),
     (
         "provider",
@@ -54,7 +54,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/soft",
-        10974,
+        10931,
         "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule; 50: longer names break lines; 47: message rings serve the next connection; 47: the kernel is asked for several random ids at once; 43: jobs that wait for others or never end are counted by WorkQ, as they have its slots; 52: one look takes the lock of the reaper once; 43: lost jobs of Rdmas and sync events count among those that never complete; 43: a peer names what it lacks; 50: longer names break lines; 47: message rings have numbers; 43: an endpoint keeps its index from older ones; 47: a process that was asked before is asked without a thread",
     ),
     (
@@ -64,12 +64,12 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "reactor",
-        7077,
-        "43: a shutdown leaves the peers of its Rdmas; 45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations; 50: longer names break lines; 51: Slots are filled from where a job lies; what finishes nothing inline is asked once; 43: a task that cannot wait leaves the rest to another; 51: whether an Rdma is alone on its WorkQ; 42: contexts that were dropped go though nothing polls; 47: descriptors of others are registered",
+        7182,
+        "51: a busy operation ends its own job without a turn; 43: a shutdown leaves the peers of its Rdmas; 45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations; 50: longer names break lines; 51: Slots are filled from where a job lies; what finishes nothing inline is asked once; 43: a task that cannot wait leaves the rest to another; 51: whether an Rdma is alone on its WorkQ; 42: contexts that were dropped go though nothing polls; 47: descriptors of others are registered",
     ),
     (
         "stream",
-        4683,
+        4642,
         "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found; 46: streams over TCP where there is no RDMA; 46: errors in the words of a stream; 46: what a reader of or_tcp found; 47: writes share a frame, which a task of the stream sends; 48: listeners and connectors by rdma_cm; 43: who adds memory stands in a line that passes who is not polled; 48: streams over iWARP, whose ends the sides confirm",
     ),
     (
@@ -80,7 +80,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all folders together. Last raised for connects without a thread (47).
-const SUM: usize = 50_115;
+const SUM: usize = 49_986;
 
 /// How far a folder may be below its record, in lines, so that not every commit has to change the
 /// table.

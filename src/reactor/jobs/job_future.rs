@@ -24,7 +24,7 @@ use crate::reactor::budget;
 use crate::reactor::mode::Policy;
 use crate::reactor::slots::{Outcome, ReservedSlot, Target};
 use crate::reactor::spin::Spin;
-use crate::reactor::waiting::Waited;
+use crate::reactor::waiting::{InFlight, Waited};
 use crate::reactor::workq::{Attachment, HasAttachment, LaunchError, Prepared, Shared};
 use crate::sync::WaitNode;
 
@@ -213,8 +213,7 @@ impl Attachment {
             .lets_pass(order, || table.free().free() > 0)
             .then(|| table.take())
             .flatten();
-        let slots = table.free().slots() as u64;
-        free.ok_or(JobError::new(Reason::QueueFull, slots, 0))
+        free.ok_or_else(|| JobError::new(Reason::QueueFull, table.free().slots() as u64, 0))
     }
 
     /// Submits at most `N` jobs together, in order, without waiting. Adds the Tokens of the
@@ -326,6 +325,7 @@ impl Attachment {
         cx: &mut Context<'_>,
         prepare: &impl Fn() -> Result<Prepared<J>, JobError>,
     ) -> Poll<Outcome> {
+        let resumed = begun.is_none();
         let mut begun = begun;
         if let State::Queued(spin) = state {
             let prepare = || Ok((prepare()?, None));
@@ -348,8 +348,16 @@ impl Attachment {
         // True if the job was submitted in this very poll, and so on this runtime.
         let fresh = begun.is_some();
         let policy = begun.unwrap_or_else(|| self.shared.mode.load());
-        let slot = self.shared.core.table.slot(token);
-        let outcome = self.poll_end(&slot, fresh, policy, spin, cx);
+        let job = InFlight(self.shared.core.table.slot(token), token);
+        // Another operation's turn, or an event's, has reaped most completions by now.
+        let ended = match resumed {
+            true => self.take_end(&job, policy, spin),
+            false => None,
+        };
+        let outcome = match ended {
+            Some(outcome) => Poll::Ready(Waited::Done(outcome)),
+            None => self.poll_end(&job, fresh, policy, spin, cx),
+        };
         if let Poll::Ready(outcome) = outcome {
             // `Lost` is an error of the runtime and not of the job. The job stays in flight, as an
             // orphan.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::gate::Gate;
 use super::{Bed, end, held, on_a_workq};
-use crate::reactor::slots::Slot;
+use crate::reactor::slots::{OwnRest, Slot};
 use crate::reactor::tables::Changed;
 use crate::reactor::workq::WorkQ;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -76,6 +76,26 @@ impl Bench {
             self.reap();
             inside = now.leave().err();
         }
+    }
+
+    /// Ends the job for its operation, which polls. The caller is in the gate.
+    fn end_own(&self) -> bool {
+        let over = self.done.load(SeqCst) && self.done.swap(false, SeqCst);
+        over && self
+            .slot
+            .end_own(self.generation, &Ok(7), &mut OwnRest::new())
+    }
+
+    /// Polls as a busy operation does that may end its own job.
+    fn look_for_own(&self) -> bool {
+        let Some(inside) = self.gate.try_enter() else {
+            return false;
+        };
+        let ended = self.end_own();
+        if inside.leave().is_err() {
+            self.turn();
+        }
+        ended
     }
 
     fn arm(&self) {
@@ -163,6 +183,39 @@ fn mutant_that_arms_and_sleeps_after_a_look_that_nobody_owes_it_is_found() {
             bench.look();
         };
         wait_cycle_beside(poll, Bench::turn, Bench::look);
+    });
+}
+
+/// An operation polls by `look` until its job has ended, while another thread takes a turn.
+fn polls_busily(look: fn(&Bench) -> bool) {
+    check(3, move || {
+        let bench = Bench::new();
+        bench.done.store(true, SeqCst);
+        let turn = {
+            let bench = Arc::clone(&bench);
+            spawn(move || bench.turn())
+        };
+        let ended = look(&bench);
+        turn.join().unwrap();
+        assert!(ended ^ bench.slot.take().is_some(), "ended once");
+        let next = bench.slot.fill_alone(held(), None);
+        assert_eq!(next, bench.generation + 1, "free, and once");
+    });
+}
+
+#[test]
+fn an_op_ends_its_own_job_or_a_turn_does() {
+    polls_busily(Bench::look_for_own);
+}
+
+#[test]
+fn mutant_of_an_op_that_ends_its_job_outside_of_the_gate_is_found() {
+    mutant("Causality violation", || {
+        polls_busily(|bench| {
+            bench
+                .slot
+                .end_own(bench.generation, &Ok(7), &mut OwnRest::new())
+        })
     });
 }
 

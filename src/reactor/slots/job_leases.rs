@@ -1,6 +1,8 @@
 //! [`JobLeases`], the Leases that a job in flight keeps.
 
-use super::target::{Leftovers, Outcome, Rest};
+use arrayvec::ArrayVec;
+
+use super::target::{Outcome, Rest};
 use crate::error::{JobError, Reason};
 use crate::mem::{Grow, Leases, Reading, Writing};
 use crate::reactor::gate::Deferred;
@@ -33,7 +35,11 @@ impl JobLeases {
     /// If a Lease has the last reference to its memory, that reference is added to `rest`, to be
     /// dropped later.
     #[inline(always)]
-    pub(super) fn release(self, result: &Outcome, rest: &mut Leftovers) {
+    pub(super) fn release<const N: usize>(
+        self,
+        result: &Outcome,
+        rest: &mut ArrayVec<Deferred<Rest>, N>,
+    ) {
         match (&self.leases.write, result) {
             (Some(write), Ok(answer)) => write.grow((self.written)(*answer)),
             (_, Err(error)) if keeps_memory(error) => return std::mem::forget(self),

@@ -21,9 +21,9 @@ pub(in crate::reactor) use finished::Finished;
 pub(in crate::reactor) use free_bitmap::FreeBitmap;
 pub(in crate::reactor) use job_leases::{JobLeases, keeps_memory};
 pub(in crate::reactor) use phases::Phases;
-#[cfg(all(test, tokio_doca_loom))]
-pub(in crate::reactor) use slot::Completed;
 pub(in crate::reactor) use slot::Slot;
 pub(in crate::reactor) use table::{ReservedSlot, Table};
-pub(in crate::reactor) use target::{BATCH, Leftovers, Notify, Rest, Target};
+#[cfg(all(test, tokio_doca_loom))]
+pub(in crate::reactor) use target::Completed;
+pub(in crate::reactor) use target::{BATCH, Leftovers, Notify, OwnRest, Rest, Target};
 pub(crate) use target::{Outcome, ResultKind, Run};

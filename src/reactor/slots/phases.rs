@@ -74,3 +74,16 @@ pub(super) const IN_FLIGHT: Phases =
 pub(in crate::reactor) fn in_flight(state: u64) -> bool {
     Phases::of(state).is_in(IN_FLIGHT)
 }
+
+/// The phase of a slot that was not filled.
+pub(super) const EMPTY: Phases = Phases::any([FREE]);
+/// The phases of a filled slot whose job the device may not have accepted yet.
+pub(super) const SUBMITTING: Phases = Phases::any([PENDING, POSTED, RUNNING]);
+/// The phase of a slot whose job has completed.
+pub(super) const OVER: Phases = Phases::any([DONE]);
+/// The phases in which the operation writes its waker, and a reaper leaves the cell alone.
+pub(super) const REGISTERS: Phases = Phases::any([REGISTERING, DONE]);
+/// The phases in which `take_waker` takes the waker. The operation may be dropped meanwhile.
+pub(super) const TAKES_WAKER: Phases = Phases::any([REGISTERING, ORPHAN]);
+/// The phases in which the reaper takes a completed job's waker. The operation may be dropped then.
+pub(super) const COMPLETES: Phases = Phases::any([COMPLETING, COMPLETING_ORPHAN]);

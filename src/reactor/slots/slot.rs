@@ -22,27 +22,14 @@ use std::task::Waker;
 
 use super::job_leases::JobLeases;
 use super::phases::{
-    COMPLETING, COMPLETING_ORPHAN, DONE, FREE, IN_FLIGHT, ORPHAN, PENDING, PHASE, POSTED, Phases,
-    REGISTERING, RUNNING, WAITING, in_flight,
+    COMPLETES, COMPLETING, COMPLETING_ORPHAN, DONE, EMPTY, FREE, IN_FLIGHT, ORPHAN, OVER, PENDING,
+    PHASE, POSTED, Phases, REGISTERING, REGISTERS, RUNNING, SUBMITTING, TAKES_WAKER, WAITING,
+    in_flight,
 };
-use super::target::{Leftovers, Notify, Outcome, Rest, ResultKind, Target};
+use super::target::{Completed, Leftovers, Notify, Outcome, OwnRest, Rest, ResultKind, Target};
 use crate::reactor::gate::Deferred;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{UnsafeCell, discard};
-
-/// What the reaper has to do after a completion.
-pub(in crate::reactor) enum Completed {
-    /// Nothing: the operation notices the completion itself.
-    Nothing,
-    /// The Token named no job in flight.
-    Stale,
-    /// Notify the operation.
-    Notify(Notify),
-    /// Put the slot where the caller's own loop finds it.
-    Deliver,
-    /// Free the slot, and notify the run if there is one.
-    Free(Option<Notify>),
-}
 
 #[repr(align(128))]
 pub(in crate::reactor) struct Slot {
@@ -84,19 +71,6 @@ unsafe fn put<T>(cell: &UnsafeCell<Option<T>>, value: Option<T>) {
         unsafe { std::ptr::write(cell, value) }
     });
 }
-
-/// The phase of a slot that was not filled.
-const EMPTY: Phases = Phases::any([FREE]);
-/// The phases of a filled slot whose job the device may not have accepted yet.
-const SUBMITTING: Phases = Phases::any([PENDING, POSTED, RUNNING]);
-/// The phase of a slot whose job has completed.
-const OVER: Phases = Phases::any([DONE]);
-/// The phases in which the operation writes its waker, and a reaper leaves the cell alone.
-const REGISTERS: Phases = Phases::any([REGISTERING, DONE]);
-/// The phases in which `take_waker` takes the waker. The operation may be dropped meanwhile.
-const TAKES_WAKER: Phases = Phases::any([REGISTERING, ORPHAN]);
-/// The phases in which the reaper takes a completed job's waker. The operation may be dropped then.
-const COMPLETES: Phases = Phases::any([COMPLETING, COMPLETING_ORPHAN]);
 
 /// Drops a target, which may hold a waker of the application. Most often there is none.
 #[inline]
@@ -182,8 +156,8 @@ impl Slot {
         self.state.store(state | DONE, Ordering::Release);
     }
 
-    /// Takes the word and the result of a completed job, for the caller's own loop. The slot is
-    /// Free then, but not listed.
+    /// Takes the `user_data`, the meaning of the result and the outcome of a completed job of the
+    /// caller's own loop. The slot is Free then, but not yet in the free list.
     ///
     /// # Safety
     ///
@@ -204,7 +178,7 @@ impl Slot {
         }
     }
 
-    /// Takes back a refused job, and returns its Leases. The slot is Free then, but not listed yet.
+    /// Takes back a refused job, and returns its Leases. The caller then lists the slot as free.
     ///
     /// # Safety
     ///
@@ -222,12 +196,16 @@ impl Slot {
     }
 
     fn free(&self) {
-        let next = generation(self.state.load(Ordering::Relaxed)).wrapping_add(1);
-        self.state
-            .store(u64::from(next) << 32 | FREE, Ordering::Release);
+        self.free_after(generation(self.state.load(Ordering::Relaxed)));
     }
 
-    /// Takes the result of a completed job, for the operation. The slot is Free then, not listed.
+    /// Makes the slot Free, and ends the use of this generation.
+    fn free_after(&self, generation: u32) {
+        let next = u64::from(generation.wrapping_add(1)) << 32 | FREE;
+        self.state.store(next, Ordering::Release);
+    }
+
+    /// Takes the result of a completed job, for the operation, which then lists the slot as free.
     #[inline(always)]
     pub(in crate::reactor) fn take(&self) -> Option<Outcome> {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
@@ -363,6 +341,29 @@ impl Slot {
     unsafe fn take_target(&self) -> Option<Deferred<Target>> {
         // SAFETY: as the caller promises.
         Deferred::new(unsafe { replace(&self.target, None) }).transpose()
+    }
+
+    /// Ends the job for its operation, which has stored no waker, and which polls in this thread
+    /// inside the gate. The operation then lists the slot as free. Returns false, and does nothing,
+    /// if the slot is not Pending in this generation.
+    #[inline(always)]
+    pub(in crate::reactor) fn end_own(
+        &self,
+        of: u32,
+        result: &Outcome,
+        rest: &mut OwnRest,
+    ) -> bool {
+        if self.state.load(Ordering::Acquire) != u64::from(of) << 32 | PENDING {
+            return false;
+        }
+        // SAFETY: the job was in flight, and its completion comes once: `held` is the reaper's.
+        let held = unsafe { replace(&self.held, None) };
+        if let Some(held) = held {
+            held.release(result, rest);
+        }
+        // Only the operation and the reaper change the state, and this thread is both.
+        self.free_after(of);
+        true
     }
 
     /// Takes the target of a slot in Completing, for the reaper, and makes the slot Done.
@@ -603,6 +604,28 @@ mod tests {
             complete(&slot, generation, Ok(3)),
             Completed::Stale
         ));
+    }
+
+    #[test]
+    fn an_operation_that_polls_ends_its_own_job_unless_a_waker_is_stored() {
+        let (slot, mut rest) = (Slot::new(), OwnRest::new());
+        let generation = slot.fill_alone(held(), None);
+        assert!(!slot.end_own(generation.wrapping_add(1), &Ok(3), &mut rest));
+        slot.register(Waker::noop());
+        assert!(!slot.end_own(generation, &Ok(3), &mut rest), "it waits");
+        assert!(slot.take_waker().is_some());
+        assert!(slot.end_own(generation, &Ok(3), &mut rest));
+        assert!(!slot.end_own(generation, &Ok(3), &mut rest), "once");
+        assert!(matches!(
+            complete(&slot, generation, Ok(4)),
+            Completed::Stale
+        ));
+        assert!(slot.take().is_none() && rest.is_empty());
+        let next = slot.fill_alone(held(), None);
+        assert_eq!(next, generation.wrapping_add(1), "free, and once");
+        let _ = complete(&slot, next, Ok(5));
+        assert!(!slot.end_own(next, &Ok(6), &mut rest), "it is Done");
+        assert_eq!(slot.take(), Some(Ok(5)));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use super::finished::Finished;
 use super::free_bitmap::FreeBitmap;
 use super::job_leases::JobLeases;
 use super::phases::Phases;
-use super::slot::{Completed, Slot};
-use super::target::{Leftovers, Notify, Outcome, ResultKind, Target};
+use super::slot::Slot;
+use super::target::{Completed, Leftovers, Notify, Outcome, ResultKind, Target};
 use crate::device::{Completion, Token};
 use crate::reactor::gate::Deferred;
 

@@ -65,6 +65,20 @@ pub(in crate::reactor) enum Notify {
     Nobody(Token),
 }
 
+/// What the reaper has to do after a completion.
+pub(in crate::reactor) enum Completed {
+    /// Nothing: the operation notices the completion itself.
+    Nothing,
+    /// The Token named no job in flight.
+    Stale,
+    /// Notify the operation.
+    Notify(Notify),
+    /// Put the slot where the caller's own loop finds it.
+    Deliver,
+    /// Free the slot, and notify the run if there is one.
+    Free(Option<Notify>),
+}
+
 /// The maximum number of completions that are reaped at once.
 pub(in crate::reactor) const BATCH: usize = 32;
 
@@ -78,6 +92,9 @@ pub(in crate::reactor) enum Rest {
     /// The target of an operation that was dropped.
     Unnotified(Target),
 }
+
+/// The leftovers of one job that its own operation ends: two Leases.
+pub(in crate::reactor) type OwnRest = ArrayVec<Deferred<Rest>, 2>;
 
 /// The leftovers of a batch: two Leases and a target for each job.
 pub(in crate::reactor) type Leftovers = ArrayVec<Deferred<Rest>, { 3 * BATCH }>;

@@ -12,9 +12,10 @@
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
+use crate::device::{Completion, Token};
 use crate::error::{JobError, Reason};
 use crate::reactor::mode::{LOOKS, Policy};
-use crate::reactor::slots::{Outcome, Slot};
+use crate::reactor::slots::{Outcome, OwnRest, Slot};
 use crate::reactor::spin::Spin;
 use crate::reactor::workq::Attachment;
 use crate::sync::atomic::fence;
@@ -33,22 +34,58 @@ pub(in crate::reactor) trait Awaited {
     /// Stores the waker, to be woken at the completion. The caller must call `take` once more
     /// afterwards.
     fn register(&self, waker: &Waker);
+
+    /// Ends the operation if `completion` is its own and has no error. Only the operation's poll
+    /// calls this, from inside the gate. Adds to `rest` what must be dropped outside of the gate.
+    #[inline(always)]
+    fn end(&self, _completion: &Completion, _rest: &mut OwnRest) -> Option<Self::End> {
+        None
+    }
 }
 
-impl Awaited for &Slot {
+/// A job in flight, whose completion an operation awaits.
+pub(in crate::reactor) struct InFlight<'a>(
+    pub(in crate::reactor) &'a Slot,
+    pub(in crate::reactor) Token,
+);
+
+impl Awaited for InFlight<'_> {
     type End = Outcome;
 
     #[inline(always)]
     fn take(&self) -> Option<Outcome> {
-        Slot::take(self)
+        self.0.take()
     }
 
     fn register(&self, waker: &Waker) {
-        Slot::register(self, waker);
+        self.0.register(waker);
+    }
+
+    #[inline(always)]
+    fn end(&self, completion: &Completion, rest: &mut OwnRest) -> Option<Outcome> {
+        let result = completion.result;
+        let own = completion.token == self.1 && result.is_ok();
+        (own && self.0.end_own(self.1.generation(), &result, rest)).then_some(result)
     }
 }
 
 impl Attachment {
+    /// Takes the outcome of an operation that has completed since it was polled last.
+    #[inline(always)]
+    pub(in crate::reactor) fn take_end<A: Awaited>(
+        &self,
+        end: &A,
+        policy: Policy,
+        spin: &Spin,
+    ) -> Option<A::End> {
+        let outcome = end.take()?;
+        match policy.is_busy() {
+            true => self.shared.misses.reset(),
+            false => self.shared.spun(policy, spin),
+        }
+        Some(outcome)
+    }
+
     /// Waits for `end` as `policy` says. `fresh` is true if the operation was submitted in this
     /// poll.
     #[inline(always)]
@@ -63,7 +100,7 @@ impl Attachment {
         if policy.is_event() {
             self.poll_event(end, fresh, policy, cx)
         } else if policy.is_busy() {
-            self.poll_busy(end, fresh, cx)
+            self.poll_busy(end, fresh, LOOKS, cx)
         } else {
             self.poll_hybrid(end, fresh, policy, spin, cx)
         }
@@ -119,9 +156,10 @@ impl Attachment {
         &self,
         end: &A,
         fresh: bool,
+        looks: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
-        if let Some(outcome) = self.poll_for(end, fresh, LOOKS) {
+        if let Some(outcome) = self.poll_for(end, fresh, looks) {
             return Poll::Ready(Waited::Done(outcome));
         }
         self.shared.misses.add();
@@ -138,19 +176,16 @@ impl Attachment {
         spin: &mut Spin,
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
-        let shared = &self.shared;
         // Checked before polling: an operation that does not spin need not poll if an event will
         // come.
-        if !shared.spins(policy, spin) {
+        if !self.shared.spins(policy, spin) {
             return self.poll_event(end, fresh, policy, cx);
         }
-        if let Some(outcome) = self.poll_for(end, fresh, spin.looks()) {
-            shared.spun(policy, spin);
-            return Poll::Ready(Waited::Done(outcome));
+        let polled = self.poll_busy(end, fresh, spin.looks(), cx);
+        if polled.is_ready() {
+            self.shared.spun(policy, spin);
         }
-        shared.misses.add();
-        cx.waker().wake_by_ref();
-        Poll::Pending
+        polled
     }
 
     /// Polls the operation's queue up to `looks` times. Returns the outcome if it was found.
@@ -171,8 +206,8 @@ impl Attachment {
             }
             let at_once = left.min(AT_ONCE);
             left -= at_once;
-            if shared.poll_queue(&self.queue, at_once) {
-                let outcome = end.take();
+            if let Some(ended) = shared.poll_queue_for(&self.queue, at_once, Some(end)) {
+                let outcome = ended.or_else(|| end.take());
                 if outcome.is_some() {
                     shared.misses.reset();
                 }

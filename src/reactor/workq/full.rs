@@ -66,8 +66,9 @@ impl<'a> Full<'a> {
         }
     }
 
-    /// Begins a pause. The holder must be in line, and is notified when the pause ends. Returns
-    /// true if a job has completed meanwhile, so that the holder must ask the device again at once.
+    /// Begins a pause of the line. The holder of this value must be in line, and is notified when
+    /// the pause ends. Returns true if a job has completed meanwhile, so that the holder must ask
+    /// the device again at once.
     pub(in crate::reactor) fn stay(self) -> bool {
         let this = ManuallyDrop::new(self);
         let shared = this.shared;

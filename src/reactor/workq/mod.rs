@@ -19,6 +19,7 @@ mod event;
 mod full;
 mod notify;
 mod pause;
+mod poll;
 mod queues;
 mod shared;
 mod shutdown;

@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 
 use super::notify::{BROKEN, notify};
 use super::shared::Shared;
-use crate::device::{Completion, Queue};
+use crate::device::Completion;
 use crate::reactor::gate::{Deferred, GateLeft, Inside};
 use crate::reactor::slots::{BATCH, Leftovers, Notify};
 use crate::reactor::tables::Changed;
@@ -84,7 +84,7 @@ impl Shared {
     /// Takes a turn for a thread that is in the gate. `reaped` is the number of completions that it
     /// has reaped from one queue already.
     #[inline(never)]
-    fn turn_inside(&self, inside: Inside<'_>, reaped: usize) {
+    pub(super) fn turn_inside(&self, inside: Inside<'_>, reaped: usize) {
         let mut turn = Turn::new(self, inside);
         let from = match reaped {
             0 => turn.reap(0),
@@ -93,38 +93,6 @@ impl Shared {
         turn.reap_more(from);
         // All that the turn held was notified and dropped.
         forget(turn);
-    }
-
-    /// Polls one queue, up to `looks` times, and takes a turn if that finds something. Returns true
-    /// if this thread has reaped something. If another thread is in the gate, a queue that polls
-    /// only in `reap` is left to later polls of the caller. Any other queue has found something by
-    /// then, so the other thread is asked to reap it.
-    #[inline(always)]
-    pub(in crate::reactor) fn poll_queue(&self, queue: &Arc<dyn Queue>, looks: usize) -> bool {
-        let polls_in_reap = queue.polls_in_reap();
-        if !polls_in_reap && !queue.ready_within(looks) {
-            return false;
-        }
-        let unheard = SignalOnDrop(self);
-        let reaped = self.gate.try_enter().map(|mut inside| {
-            let reaped = Shared::reap_from(queue, inside.completions(), looks);
-            (inside, reaped)
-        });
-        forget(unheard);
-        let Some((inside, reaped)) = reaped else {
-            if !polls_in_reap {
-                self.turn();
-            }
-            return false;
-        };
-        let left = match reaped {
-            0 => inside.leave(),
-            _ => Err(inside),
-        };
-        if let Err(inside) = left {
-            self.turn_inside(inside, reaped);
-        }
-        reaped > 0
     }
 
     /// Frees a slot that was taken or whose job has completed, and notifies the next waiter in

@@ -4,9 +4,7 @@
 use std::sync::Arc;
 
 use super::super::adapter::PROBES;
-use super::super::transport::{
-    Chain, PostFailure, Qp, RecvChain, Remote, Work, fill_request, status,
-};
+use super::super::transport::{Chain, PostFailure, Qp, RecvChain, Remote, Work, status};
 use super::rc::{Posted, RcConnection, RcInner};
 use crate::device::{Access, EndpointState, Job, RdmaJob, Receive, Submitted, Token, Verb};
 use crate::error::{ErrorKind, JobError, Reason};
@@ -168,9 +166,8 @@ impl RcConnection {
         };
         if let [job] = jobs {
             let (token, job) = is_new(job)?;
-            let request = |wr: &mut _, sges: &mut _| fill_request(wr, token, job, &remote, sges);
             // SAFETY: as the caller promises.
-            return unsafe { inner.sends.post_one(qp, token, job, request) };
+            return unsafe { inner.sends.post_one(qp, token, job, &remote) };
         }
         let new = jobs.iter().map_while(is_new);
         // SAFETY: as the caller promises.

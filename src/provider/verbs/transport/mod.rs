@@ -27,4 +27,4 @@ pub(super) use qp::{Qp, QpCaps, Retry, Route};
 pub(super) use sends::{PostFailure, Sends, Work};
 pub(super) use srq::{Srq, is_name};
 pub(super) use status::{Failed, PeerTimeouts};
-pub(super) use wr::{Chain, RecvChain, Remote, UNNAMED, fill_request, probe};
+pub(super) use wr::{Chain, RecvChain, Remote, UNNAMED, probe};

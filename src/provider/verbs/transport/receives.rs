@@ -45,7 +45,7 @@ impl Receives {
         self.with_adapter.len() - self.overtaken.len()
     }
 
-    /// Returns the number of receives that connections hold, with a message.
+    /// Returns the number of receives that have got a message, and that connections still hold.
     pub(super) fn had(&self) -> usize {
         self.usable() - self.posted.len() - self.spare.len()
     }

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use arrayvec::ArrayVec;
 
 use super::super::adapter::LIST;
-use super::super::ffi::{ibv_send_wr, ibv_sge};
+use super::super::ffi::ibv_send_wr;
 use super::qp::Qp;
-use super::wr::Chain;
-use crate::device::Token;
+use super::wr::{Chain, Remote, fill_request};
+use crate::device::{RdmaJob, Token};
 
 /// A Job that becomes requests at the end of a chain.
 pub(in super::super) trait Work: Copy {
@@ -122,43 +122,6 @@ impl<W: Work> Sends<W> {
         }
     }
 
-    /// Posts one Job of one request, which is built on the stack, if no Job waits and the send
-    /// queue has a free entry; otherwise returns `None`. `request` fills the request and its list.
-    ///
-    /// # Safety
-    ///
-    /// As for `post`, for this Job. `request` makes the request of this Job.
-    #[inline(always)]
-    pub(in super::super) unsafe fn post_one(
-        &mut self,
-        qp: &Qp,
-        token: Token,
-        work: &W,
-        request: impl FnOnce(&mut ibv_send_wr, &mut ArrayVec<ibv_sge, LIST>),
-    ) -> Option<Result<(), PostFailure>> {
-        if self.any_waits() || self.used >= self.capacity {
-            return None;
-        }
-        let (mut wr, mut sges) = (ibv_send_wr::default(), ArrayVec::new());
-        request(&mut wr, &mut sges);
-        // SAFETY: as the caller promises: the request names the Job's memory.
-        let posted = unsafe { qp.post_one(&mut wr, &mut sges) };
-        let at = self.posted.len();
-        if let Err((true, errno)) = posted {
-            let cut = false;
-            return Some(Err(PostFailure { at, cut, errno }));
-        }
-        let (work, requests) = (work.posted(), 1);
-        self.posted.push_back(SendEntry {
-            token,
-            work,
-            requests,
-        });
-        self.used += 1;
-        let cut = true;
-        Some(posted.map_err(|(_, errno)| PostFailure { at, cut, errno }))
-    }
-
     /// Posts `count` Jobs of one request each, in one chain, from the slice of the caller, if no
     /// Job waits and the send queue has entries for all of them. Otherwise, or if they do not fit
     /// into one chain, returns `None`.
@@ -196,12 +159,14 @@ impl<W: Work> Sends<W> {
             jobs.for_each(|(token, work)| self.push_for(token, *work, 1));
             return Some(Err(self.refused(taken as u32, errno)));
         }
-        let entries = jobs.map(|(token, work)| SendEntry {
-            token,
-            work: work.posted(),
-            requests: 1,
-        });
-        self.posted.extend(entries);
+        for (token, work) in jobs {
+            let (work, requests) = (work.posted(), 1);
+            self.posted.push_back(SendEntry {
+                token,
+                work,
+                requests,
+            });
+        }
         self.used += count as u32;
         let (at, cut) = (self.posted.len() - 1, true);
         Some(posted.map_err(|(_, errno)| PostFailure { at, cut, errno }))
@@ -342,7 +307,46 @@ impl<W: Work> Sends<W> {
     }
 }
 
-/// Methods for Jobs that another queue pair can repeat.
+impl Sends<RdmaJob> {
+    /// Posts one Job of one request, which is built on the stack, if no Job waits and the send
+    /// queue has a free entry; otherwise returns `None`.
+    ///
+    /// # Safety
+    ///
+    /// As for `post`, for this Job.
+    #[inline(always)]
+    pub(in super::super) unsafe fn post_one(
+        &mut self,
+        qp: &Qp,
+        token: Token,
+        job: &RdmaJob,
+        remote: &Remote,
+    ) -> Option<Result<(), PostFailure>> {
+        if self.any_waits() || self.used >= self.capacity {
+            return None;
+        }
+        let (mut wr, mut sges) = (ibv_send_wr::default(), ArrayVec::<_, LIST>::new());
+        fill_request(&mut wr, token, job, remote, &mut sges);
+        // SAFETY: as the caller promises: the request names the Job's memory.
+        let posted = unsafe { qp.post_one(&mut wr, &mut sges) };
+        let at = self.posted.len();
+        if let Err((true, errno)) = posted {
+            let cut = false;
+            return Some(Err(PostFailure { at, cut, errno }));
+        }
+        let (work, requests) = (job.posted(), 1);
+        self.posted.push_back(SendEntry {
+            token,
+            work,
+            requests,
+        });
+        self.used += 1;
+        let cut = true;
+        Some(posted.map_err(|(_, errno)| PostFailure { at, cut, errno }))
+    }
+}
+
+/// Methods for Jobs that another queue pair can repeat after this one has failed.
 impl<W: Work<Posted = W>> Sends<W> {
     /// Moves all posted Jobs back to those that wait, when the queue pair is gone.
     pub(in super::super) fn unpost(&mut self) {

@@ -277,7 +277,7 @@ fn position<W>(wrs: &[W], wr: *const W) -> Option<usize> {
 
 /// Turns the empty request `wr` into that of an operation, whose list is appended to `sges`.
 #[inline(always)]
-pub(in super::super) fn fill_request<const N: usize>(
+pub(super) fn fill_request<const N: usize>(
     wr: &mut ibv_send_wr,
     token: Token,
     job: &RdmaJob,
