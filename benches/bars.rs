@@ -121,6 +121,7 @@ const BARS: &[(&str, Bar)] = &[
     ("B14", fairness::b14),
     ("B15", modes::b15),
     ("B16", modes::b16),
+    ("B17", large::b17),
     ("G1", graph::g1),
     ("G2", join::g2),
     ("G3", graph::g3),

@@ -81,7 +81,7 @@ impl Soft {
     pub fn builder() -> SoftBuilder {
         SoftBuilder {
             options: Options {
-                inline_limit: 64 << 10,
+                inline_limit: PIECE,
                 defer: false,
                 engine_spin: Duration::from_micros(30),
                 engines: 1,
@@ -234,11 +234,12 @@ impl Provider for Soft {
 }
 
 impl SoftBuilder {
-    /// Sets the size, in bytes, up to which copies run inside the submission. Defaults to 65,536;
-    /// more than 262,144 counts as 262,144, since a longer copy would delay the other tasks of the
-    /// thread too much. Hashes run inside the submission up to an eighth of that size, and CRCs up
-    /// to half of it: they then take as long as a copy of the whole size. Larger jobs go to an
-    /// engine, a thread of the device.
+    /// Sets the size, in bytes, up to which copies run inside the submission. Defaults to 262,144:
+    /// up to about that size an engine costs the caller as much CPU time as the copy. More than
+    /// 262,144 counts as 262,144, since a longer copy would delay the other tasks of the thread too
+    /// much. Hashes run inside the submission up to an eighth of that size, and CRCs up to half of
+    /// it: they then take as long as a copy of the whole size. Larger jobs go to an engine, a
+    /// thread of the device.
     ///
     /// With 0 every copy goes to an engine, so that no thread of a runtime touches memory of a
     /// [`RemoteMmap`](crate::mem::RemoteMmap). The documentation of `RemoteMmap` says why that
