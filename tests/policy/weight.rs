@@ -64,7 +64,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "reactor",
-        7182,
+        7196,
         "51: a busy operation ends its own job without a turn; 43: a shutdown leaves the peers of its Rdmas; 45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations; 50: longer names break lines; 51: Slots are filled from where a job lies; what finishes nothing inline is asked once; 43: a task that cannot wait leaves the rest to another; 51: whether an Rdma is alone on its WorkQ; 42: contexts that were dropped go though nothing polls; 47: descriptors of others are registered",
     ),
     (
@@ -80,7 +80,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all folders together. Last raised for connects without a thread (47).
-const SUM: usize = 49_986;
+const SUM: usize = 50_000;
 
 /// How far a folder may be below its record, in lines, so that not every commit has to change the
 /// table.

@@ -7,11 +7,7 @@
 //!     +--> Queued  +-- dropped: an orphan, whose message is for the next
 //! ```
 
-#![allow(
-    unreachable_pub,
-    private_bounds,
-    reason = "named by what an operation is made of"
-)]
+#![allow(unreachable_pub, private_bounds, reason = "operations are made of it")]
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,11 +23,12 @@ use crate::mem::{Grow, Writing};
 use crate::reactor::budget;
 use crate::reactor::entry_table::{Ended, Wanted};
 use crate::reactor::mode::Policy;
+use crate::reactor::slots::Awaited;
 use crate::reactor::spin::Spin;
 use crate::reactor::tables::{
     PostedEntry, PostedRecv, Receipt, Received, RecvBuf, RecvCompletion, RecvTable, Watching,
 };
-use crate::reactor::waiting::{Awaited, Waited};
+use crate::reactor::waiting::Waited;
 use crate::reactor::workq::{HasAttachment, Shared};
 use crate::sync::atomic::fence;
 use crate::sync::{WaitNode, discard};

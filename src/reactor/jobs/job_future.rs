@@ -22,9 +22,9 @@ use crate::device::{AsJob, Token};
 use crate::error::{JobError, Reason};
 use crate::reactor::budget;
 use crate::reactor::mode::Policy;
-use crate::reactor::slots::{Outcome, ReservedSlot, Target};
+use crate::reactor::slots::{InFlight, Outcome, ReservedSlot, Target};
 use crate::reactor::spin::Spin;
-use crate::reactor::waiting::{InFlight, Waited};
+use crate::reactor::waiting::Waited;
 use crate::reactor::workq::{Attachment, HasAttachment, LaunchError, Prepared, Shared};
 use crate::sync::WaitNode;
 
@@ -252,6 +252,7 @@ impl Attachment {
 
     /// Frees a slot that was taken or whose job has completed, and notifies the next waiter in
     /// line.
+    #[inline(always)]
     pub(in crate::reactor) fn give_back(&self, index: u32) {
         self.shared.give_back(index);
     }
@@ -351,7 +352,7 @@ impl Attachment {
         let job = InFlight(self.shared.core.table.slot(token), token);
         // Another operation's turn, or an event's, has reaped most completions by now.
         let ended = match resumed {
-            true => self.take_end(&job, policy, spin),
+            true => self.take_end(&job, policy),
             false => None,
         };
         let outcome = match ended {

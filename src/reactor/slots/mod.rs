@@ -7,6 +7,7 @@
 //!
 //! These files import no other folder of the reactor.
 
+mod awaited;
 mod finished;
 mod free_bitmap;
 mod job_leases;
@@ -15,12 +16,14 @@ mod slot;
 mod table;
 mod target;
 
+pub(in crate::reactor) use awaited::{Awaited, InFlight};
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use finished::Finished;
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use free_bitmap::FreeBitmap;
 pub(in crate::reactor) use job_leases::{JobLeases, keeps_memory};
 pub(in crate::reactor) use phases::Phases;
+#[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use slot::Slot;
 pub(in crate::reactor) use table::{ReservedSlot, Table};
 #[cfg(all(test, tokio_doca_loom))]

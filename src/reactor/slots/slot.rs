@@ -26,10 +26,12 @@ use super::phases::{
     PHASE, POSTED, Phases, REGISTERING, REGISTERS, RUNNING, SUBMITTING, TAKES_WAKER, WAITING,
     in_flight,
 };
-use super::target::{Completed, Leftovers, Notify, Outcome, OwnRest, Rest, ResultKind, Target};
+use super::target::{
+    Completed, Leftovers, Notify, Outcome, OwnRest, ResultKind, Target, drop_target, leave,
+};
 use crate::reactor::gate::Deferred;
+use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{UnsafeCell, discard};
 
 #[repr(align(128))]
 pub(in crate::reactor) struct Slot {
@@ -70,22 +72,6 @@ unsafe fn put<T>(cell: &UnsafeCell<Option<T>>, value: Option<T>) {
         // SAFETY: as the caller promises.
         unsafe { std::ptr::write(cell, value) }
     });
-}
-
-/// Drops a target, which may hold a waker of the application. Most often there is none.
-#[inline]
-fn drop_target(target: Option<Target>) {
-    if target.is_some() {
-        discard(target);
-    }
-}
-
-/// Adds a target that will not be notified, if there is one, to `rest`, to be dropped later.
-#[inline]
-fn leave(target: Option<Deferred<Target>>, rest: &mut Leftovers) {
-    if let Some(target) = target {
-        rest.push(target.map(Rest::Unnotified));
-    }
 }
 
 impl Slot {
@@ -200,7 +186,8 @@ impl Slot {
     }
 
     /// Makes the slot Free, and ends the use of this generation.
-    fn free_after(&self, generation: u32) {
+    #[inline(always)]
+    pub(super) fn free_after(&self, generation: u32) {
         let next = u64::from(generation.wrapping_add(1)) << 32 | FREE;
         self.state.store(next, Ordering::Release);
     }
@@ -343,9 +330,10 @@ impl Slot {
         Deferred::new(unsafe { replace(&self.target, None) }).transpose()
     }
 
-    /// Ends the job for its operation, which has stored no waker, and which polls in this thread
-    /// inside the gate. The operation then lists the slot as free. Returns false, and does nothing,
-    /// if the slot is not Pending in this generation.
+    /// Completes the job for its operation, which has stored no waker, and which polls in this
+    /// thread inside the gate: this thread owns all cells. Returns false, and does nothing, if the
+    /// slot is not Pending in this generation. The operation has the outcome, and may free the slot
+    /// without taking the outcome out of it.
     #[inline(always)]
     pub(in crate::reactor) fn end_own(
         &self,
@@ -361,8 +349,11 @@ impl Slot {
         if let Some(held) = held {
             held.release(result, rest);
         }
+        // SAFETY: the completion comes once, so `result` is the reaper's.
+        let _ = unsafe { replace(&self.result, *result) };
         // Only the operation and the reaper change the state, and this thread is both.
-        self.free_after(of);
+        self.state
+            .store(u64::from(of) << 32 | DONE, Ordering::Release);
         true
     }
 
@@ -620,12 +611,17 @@ mod tests {
             complete(&slot, generation, Ok(4)),
             Completed::Stale
         ));
-        assert!(slot.take().is_none() && rest.is_empty());
+        assert!(rest.is_empty() && !slot.phase().any_in_flight());
+        slot.free_after(generation);
+        assert!(slot.take().is_none());
         let next = slot.fill_alone(held(), None);
         assert_eq!(next, generation.wrapping_add(1), "free, and once");
         let _ = complete(&slot, next, Ok(5));
         assert!(!slot.end_own(next, &Ok(6), &mut rest), "it is Done");
         assert_eq!(slot.take(), Some(Ok(5)));
+        let last = slot.fill_alone(held(), None);
+        assert!(slot.end_own(last, &Ok(7), &mut rest));
+        assert!(slot.abandon(), "a drop frees a job that has ended");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::error::JobError;
 use crate::mem::{Last, Writing};
 use crate::reactor::entry_table::EntryTable;
 use crate::reactor::gate::Deferred;
+use crate::sync::discard;
 
 /// The outcome of a job.
 pub(crate) type Outcome = Result<u64, JobError>;
@@ -98,3 +99,19 @@ pub(in crate::reactor) type OwnRest = ArrayVec<Deferred<Rest>, 2>;
 
 /// The leftovers of a batch: two Leases and a target for each job.
 pub(in crate::reactor) type Leftovers = ArrayVec<Deferred<Rest>, { 3 * BATCH }>;
+
+/// Drops a target, which may hold a waker of the application. Most often there is none.
+#[inline]
+pub(super) fn drop_target(target: Option<Target>) {
+    if target.is_some() {
+        discard(target);
+    }
+}
+
+/// Adds a target that will not be notified, if there is one, to `rest`, to be dropped later.
+#[inline]
+pub(super) fn leave(target: Option<Deferred<Target>>, rest: &mut Leftovers) {
+    if let Some(target) = target {
+        rest.push(target.map(Rest::Unnotified));
+    }
+}

@@ -8,4 +8,4 @@ mod in_line;
 mod wait;
 
 pub(crate) use backoff::Backoff;
-pub(in crate::reactor) use wait::{Awaited, InFlight, Waited};
+pub(in crate::reactor) use wait::Waited;

@@ -10,12 +10,11 @@
 //! The mode may change meanwhile, so an operation that is about to sleep checks the mode again.
 
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use crate::device::{Completion, Token};
 use crate::error::{JobError, Reason};
 use crate::reactor::mode::{LOOKS, Policy};
-use crate::reactor::slots::{Outcome, OwnRest, Slot};
+use crate::reactor::slots::Awaited;
 use crate::reactor::spin::Spin;
 use crate::reactor::workq::Attachment;
 use crate::sync::atomic::fence;
@@ -24,64 +23,19 @@ use crate::sync::atomic::fence;
 /// operation checks whether another thread has collected its completion.
 const AT_ONCE: usize = 16;
 
-/// The completion that an operation waits for: of a job, a receive or a wait for a sync event.
-pub(in crate::reactor) trait Awaited {
-    type End;
-
-    /// Takes the outcome, if the operation has completed.
-    fn take(&self) -> Option<Self::End>;
-
-    /// Stores the waker, to be woken at the completion. The caller must call `take` once more
-    /// afterwards.
-    fn register(&self, waker: &Waker);
-
-    /// Ends the operation if `completion` is its own and has no error. Only the operation's poll
-    /// calls this, from inside the gate. Adds to `rest` what must be dropped outside of the gate.
-    #[inline(always)]
-    fn end(&self, _completion: &Completion, _rest: &mut OwnRest) -> Option<Self::End> {
-        None
-    }
-}
-
-/// A job in flight, whose completion an operation awaits.
-pub(in crate::reactor) struct InFlight<'a>(
-    pub(in crate::reactor) &'a Slot,
-    pub(in crate::reactor) Token,
-);
-
-impl Awaited for InFlight<'_> {
-    type End = Outcome;
-
-    #[inline(always)]
-    fn take(&self) -> Option<Outcome> {
-        self.0.take()
-    }
-
-    fn register(&self, waker: &Waker) {
-        self.0.register(waker);
-    }
-
-    #[inline(always)]
-    fn end(&self, completion: &Completion, rest: &mut OwnRest) -> Option<Outcome> {
-        let result = completion.result;
-        let own = completion.token == self.1 && result.is_ok();
-        (own && self.0.end_own(self.1.generation(), &result, rest)).then_some(result)
-    }
-}
-
 impl Attachment {
-    /// Takes the outcome of an operation that has completed since it was polled last.
+    /// Takes the outcome of an operation that has completed since it was polled last. In Hybrid
+    /// mode the operation takes it when it polls, which the statistics of spins count.
     #[inline(always)]
     pub(in crate::reactor) fn take_end<A: Awaited>(
         &self,
         end: &A,
         policy: Policy,
-        spin: &Spin,
     ) -> Option<A::End> {
-        let outcome = end.take()?;
-        match policy.is_busy() {
-            true => self.shared.misses.reset(),
-            false => self.shared.spun(policy, spin),
+        let is_busy = policy.is_busy();
+        let outcome = (is_busy || policy.is_event()).then(|| end.take())??;
+        if is_busy {
+            self.shared.misses.reset();
         }
         Some(outcome)
     }

@@ -9,8 +9,7 @@ use super::shared::Shared;
 use super::turn::SignalOnDrop;
 use crate::device::Queue;
 use crate::reactor::gate::Inside;
-use crate::reactor::slots::OwnRest;
-use crate::reactor::waiting::{Awaited, InFlight};
+use crate::reactor::slots::{Awaited, InFlight, OwnRest};
 use crate::sync::discard;
 
 impl Shared {
@@ -91,10 +90,11 @@ impl Shared {
         while let Some(last) = rest.pop() {
             discard(last.open(&outside));
         }
-        // As in `Turn::notify`. The caller frees the slot, and notifies the line.
+        // As in `Turn::notify`. The caller lists the slot as free, and notifies the line.
         if self.pause.is_on() {
             self.resume(false);
         }
+        own.inspect(|own| own.free());
         Some(end)
     }
 }
