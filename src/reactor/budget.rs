@@ -2,8 +2,8 @@
 //!
 //! A task whose jobs are always ready must not starve other tasks. Tokio's unit is one operation on
 //! a socket or a channel. A small inline copy is many times cheaper, and asking Tokio for a unit
-//! costs as much as the copy. So a thread asks for one unit for eight small copies, or for one copy
-//! of 64 KiB: an endless loop of copies yields after 1,024 small or 128 large ones.
+//! costs as much as the copy. So a thread asks for one unit for eight small copies, or for 64 KiB:
+//! an endless loop of copies yields after 1,024 small ones, or after some 8 MiB.
 //!
 //! Copies and hashes ask before they begin ([`proceed`]). Two kinds of jobs are charged afterwards
 //! ([`finished`]), and their outcome is kept if the budget is spent: those that must be submitted
@@ -18,7 +18,8 @@ const CREDIT: isize = 8;
 /// The number of bytes that cost as much as a job.
 const BYTES: usize = 8 << 10;
 
-// The number of jobs that the last unit still pays for. It is const and has no destructor: it
+// The number of jobs that the last unit still pays for, or less than 0 if the last jobs cost more.
+// It is const and has no destructor: it
 // allocates nothing, and can be used while a thread ends.
 thread_local!(static LEFT: Cell<isize> = const { Cell::new(0) });
 
@@ -50,17 +51,15 @@ pub(crate) fn finished(cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
 /// Charges for several jobs that have completed and were not charged for before. If the result is
 /// `Pending`, the waker has been woken.
 pub(crate) fn finished_all(cx: &mut Context<'_>, jobs: usize, bytes: usize) -> Poll<()> {
-    let cost = (jobs + bytes / BYTES) as isize;
-    for _ in 0..cost / CREDIT {
-        ready!(buy(cx));
-    }
-    LEFT.set(LEFT.get() - cost % CREDIT);
+    LEFT.set(LEFT.get() - (jobs + bytes / BYTES) as isize);
     proceed(cx)
 }
 
 #[cold]
 fn buy(cx: &mut Context<'_>) -> Poll<()> {
-    ready!(tokio::task::coop::poll_proceed(cx)).made_progress();
-    LEFT.set(CREDIT);
+    while LEFT.get() <= 0 {
+        ready!(tokio::task::coop::poll_proceed(cx)).made_progress();
+        LEFT.set(LEFT.get() + CREDIT);
+    }
     Poll::Ready(())
 }

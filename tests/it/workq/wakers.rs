@@ -11,7 +11,7 @@ use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio_doca::graph::RunError;
 use tokio_doca::soft::Soft;
-use tokio_doca::{Mode, error::JobError, graph::Graph};
+use tokio_doca::{BufPool, Mode, error::JobError, graph::Graph};
 
 type Running = Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
 type Copying = Pin<Box<dyn Future<Output = Result<usize, JobError>> + Send>>;
@@ -416,6 +416,25 @@ fn a_loop_of_ready_copies_starves_nobody() {
         }
         let while_taking = turns() - while_copying;
         assert!(while_taking >= 5, "{while_taking} turns in 2000 Bufs");
+    });
+}
+
+/// A task whose large copies are done inline yields after some 8 MiB.
+#[test]
+fn a_loop_of_large_inline_copies_starves_nobody() {
+    const LEN: usize = 256 << 10;
+    each(async |bench| {
+        let mmap = bench.mmap(2 * LEN);
+        let pool = BufPool::builder(&mmap).element_size(LEN).build().unwrap();
+        let (src, dst) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
+        src.extend_from_slice(&vec![7; LEN]).unwrap();
+        let turns = turns_of_another();
+        for _ in 0..200 {
+            dst.reset_data_len().unwrap();
+            bench.dma.copy(&src, &dst).await.unwrap();
+        }
+        let turns = turns();
+        assert!(turns >= 5, "{turns} turns in 200 copies");
     });
 }
 
