@@ -84,19 +84,17 @@
 //! submitted and completes later. A future that is dropped in flight leaves an orphan, which frees
 //! itself.][job_svg]
 //!
-//! 1. `dma.copy(&src, &dst)` makes a future. Nothing happens: futures are lazy.
-//! 2. The first poll takes a read *lease* on `src` and a write lease on `dst`. If a lease is
-//!    refused, the copy fails with `InUse` at once.
-//! 3. If the device finishes the job inline (the software device does, up to 64 KiB), the data
-//!    length of `dst` grows, the leases are returned, and the future is ready. This takes no slot,
-//!    no lock, no allocation and no system call.
-//! 4. Otherwise the leases move into a *slot* of the WorkQ, and the job goes to the device. If no
-//!    slot is free, the future waits in line for one.
-//! 5. In event mode the task sleeps until the device signals the event handle of the WorkQ. The
-//!    handle's descriptor is in an `AsyncFd`, whose waker collects completions and wakes the tasks.
-//!    In busy mode the future polls the device itself. In Hybrid mode it polls for a bounded time,
-//!    and then sleeps.
-//! 6. The completion returns the leases, and the next poll returns the result.
+//! 1. `dma.copy(&src, &dst)` makes a future. Nothing happens: futures are lazy. 2. The first poll
+//! takes a read *lease* on `src` and a write lease on `dst`. If a lease is refused, the copy fails
+//! with `InUse` at once. 3. If the device finishes the job inline (the software device does, up to
+//! 256 KiB), the data length of `dst` grows, the leases are returned, and the future is ready. This
+//! takes no slot, no lock, no allocation and no system call. 4. Otherwise the leases move into a
+//! *slot* of the WorkQ, and the job goes to the device. If no slot is free, the future waits in
+//! line for one. 5. In event mode the task sleeps until the device signals the event handle of the
+//! WorkQ. The handle's descriptor is in an `AsyncFd`, whose waker collects completions and wakes
+//! the tasks. In busy mode the future polls the device itself. In Hybrid mode it polls for a
+//! bounded time, and then sleeps. 6. The completion returns the leases, and the next poll returns
+//! the result.
 //!
 //! # Cancellation
 //!

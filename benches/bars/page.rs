@@ -140,6 +140,10 @@ const WHY: &[(&[&str], &str)] = &[
         "The table of receives is locked thrice, the registry and the gate once each, beside the Leases",
     ),
     (
+        &["V12.calls"],
+        "A few calls at the beginning and the end of the run are counted in",
+    ),
+    (
         &["V12"],
         "A sleep takes a poll, an arm and a poll again, and the event a turn of its own",
     ),

@@ -12,7 +12,7 @@ use tokio_doca::{
     mem::{Access, RemoteMmap},
 };
 
-const LEN: usize = 256 << 10;
+const LEN: usize = 512 << 10;
 const READ_ONLY: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_ONLY);
 const READ_WRITE: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
 

@@ -12,7 +12,7 @@ use crate::rig::{Rig, Shape, Subject, depths, watched};
 pub fn inline_jobs_are_complete(subject: impl Into<Subject>) {
     watched("inline_jobs_are_complete", subject, |subject| {
         for depth in depths(subject) {
-            for len in [1, 64, 4096, 100_000].map(|len| subject.within(len)) {
+            for len in [1, 64, 4096, 300_000].map(|len| subject.within(len)) {
                 let cell = 2 * (len + 512);
                 let mut rig = Rig::new(subject, depth.min(7), cell);
                 for index in 0..rig.depth() {

@@ -36,7 +36,7 @@ use crate::mem::mmap::{Mmap, MmapInner};
 /// An exporter can delay the importer. On the software device, any process that may write the
 /// memory can punch holes into it (fallocate(2)). A thread of the importer that touches the memory
 /// meanwhile waits: for up to 1.5 s while a hole of 4 GiB is punched. By default a copy of at most
-/// 64 KiB touches the memory in the task that awaits it. To copy from an exporter that is not
+/// 256 KiB touches the memory in the task that awaits it. To copy from an exporter that is not
 /// trusted, import through a provider built with
 /// [`SoftBuilder::inline_limit(0)`](crate::soft::SoftBuilder::inline_limit): an engine, a thread of
 /// the device, touches the memory then, and only the copies of that provider's devices wait. Remote

@@ -16,7 +16,7 @@ use crate::reactor::WorkQ;
 ///
 /// The CRC of a small source is computed while the operation is polled. The CRC of a larger source
 /// is computed by the device, off the task's thread. On a software device, a source is small up to
-/// half of the [`inline_limit`](crate::soft::SoftBuilder::inline_limit): 128 KiB by default.
+/// an eighth of the [`inline_limit`](crate::soft::SoftBuilder::inline_limit): 32 KiB by default.
 ///
 /// ```
 /// use tokio_doca::crc::Crc;

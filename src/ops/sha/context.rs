@@ -16,8 +16,8 @@ use crate::reactor::WorkQ;
 /// session ([`Sha::session`]).
 ///
 /// Small inputs are hashed while the operation is polled; larger ones by the device, off the task's
-/// thread. On a software device, an input is small up to an eighth of the
-/// [`inline_limit`](crate::soft::SoftBuilder::inline_limit): 32 KiB by default.
+/// thread. On a software device, an input is small up to 1/32 of the
+/// [`inline_limit`](crate::soft::SoftBuilder::inline_limit): 8 KiB by default.
 ///
 /// ```
 /// # use tokio_doca::{sha::{Algorithm, Sha}, BufPool, Device, Mmap, WorkQ};

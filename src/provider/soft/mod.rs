@@ -1,6 +1,6 @@
 //! A complete device in software. It runs anywhere, and is the default.
 //!
-//! Copies up to 256 KiB and hashes up to 32 KiB run inside the submission, which is the fastest way
+//! Copies up to 256 KiB and hashes up to 8 KiB run inside the submission, which is the fastest way
 //! at these sizes. Larger jobs go to an *engine*, a thread of the device, so that the task's thread
 //! stays free. The engine's thread is named after the device (`doca-pf0`), and
 //! [`Device::engine_time`](crate::Device::engine_time) returns how long the engines have worked. An

@@ -235,11 +235,11 @@ impl Provider for Soft {
 
 impl SoftBuilder {
     /// Sets the size, in bytes, up to which copies run inside the submission. Defaults to 262,144:
-    /// up to about that size an engine costs the caller as much CPU time as the copy. More than
-    /// 262,144 counts as 262,144, since a longer copy would delay the other tasks of the thread too
-    /// much. Hashes run inside the submission up to an eighth of that size, and CRCs up to half of
-    /// it: they then take as long as a copy of the whole size. Larger jobs go to an engine, a
-    /// thread of the device.
+    /// up to about that size an engine costs the caller more CPU time than the copy of data that
+    /// lies in a cache. More than 262,144 counts as 262,144, since a longer copy would delay the
+    /// other tasks of the thread too much. Hashes run inside the submission up to 1/32 of that
+    /// size, and CRCs up to an eighth of it: they then take about as long as a copy of the whole
+    /// size from memory that is in no cache. Larger jobs go to an engine, a thread of the device.
     ///
     /// With 0 every copy goes to an engine, so that no thread of a runtime touches memory of a
     /// [`RemoteMmap`](crate::mem::RemoteMmap). The documentation of `RemoteMmap` says why that
@@ -257,8 +257,9 @@ impl SoftBuilder {
         self
     }
 
-    /// Sets the number of engines of a device: threads among which its queues are distributed.
-    /// Defaults to 1. With more than 256, attaching a context fails (`InvalidValue`).
+    /// Sets the number of engines of a device: threads among which its queues are distributed, and
+    /// which do the jobs that are too large to run inside the submission. Defaults to 1. With more
+    /// than 256, attaching a context fails (`InvalidValue`).
     ///
     /// With 0, no thread is started. A copy that is too large to run inside the submission is then
     /// done by the task that awaits it, 256 KiB at each poll.

@@ -188,37 +188,21 @@ fn mutant_that_arms_and_sleeps_after_a_look_that_nobody_owes_it_is_found() {
     });
 }
 
-/// An operation polls by `look`, while another thread takes a turn and wakes all that sleep.
-fn polls_busily(look: fn(&Bench) -> bool) {
-    check(3, move || {
+#[test]
+fn an_op_ends_its_own_job_or_a_turn_does() {
+    check(3, || {
         let bench = Bench::new();
         bench.done.store(true, SeqCst);
         let turn = {
             let bench = Arc::clone(&bench);
-            spawn(move || {
-                bench.turn();
-                if let Some(inside) = bench.gate.enter() {
-                    assert!(bench.slot.take_waker().is_none());
-                    inside.leave_now();
-                }
-            })
+            spawn(move || bench.turn())
         };
-        let ended = look(&bench);
+        let ended = bench.look_for_own();
         turn.join().unwrap();
         assert_eq!(bench.slot.take(), Some(Ok(7)), "ended by one: {ended}");
         let next = bench.slot.fill_alone(held(), None);
         assert_eq!(next, bench.generation + 1, "free, and once");
     });
-}
-
-#[test]
-fn an_op_ends_its_own_job_or_a_turn_does() {
-    polls_busily(Bench::look_for_own);
-}
-
-#[test]
-fn mutant_of_an_op_that_looks_for_its_own_outside_of_the_gate_is_found() {
-    mutant("Causality violation", || polls_busily(Bench::end_own));
 }
 
 /// Another thread polls by `look` beside a real operation that sleeps. If `in_reap`, the queue

@@ -176,8 +176,8 @@ impl Slot {
         let held = unsafe { replace(&self.held, None) };
         // SAFETY: no device has the job and no other code its Token: the caller owns the cell.
         let target = unsafe { replace(&self.target, None) };
-        self.free();
         drop_target(target);
+        self.free();
         held.expect("filled before")
     }
 
@@ -204,8 +204,8 @@ impl Slot {
         // SAFETY: Done: the cell is the operation's. (If the operation registered while the reaper
         // completed the job, its waker is still in the cell.)
         let target = unsafe { replace(&self.target, None) };
-        self.free();
         drop_target(target);
+        self.free();
         Some(result)
     }
 

@@ -82,17 +82,19 @@ impl Shared {
             return None;
         };
         self.counts.completed(completions);
-        let outside = inside.leave().unwrap_or_else(|inside| {
-            let outside = inside.leave_now();
-            self.turn();
-            outside
-        });
+        let (outside, owes) = match inside.leave() {
+            Ok(outside) => (outside, false),
+            Err(inside) => (inside.leave_now(), true),
+        };
         while let Some(last) = rest.pop() {
             discard(last.open(&outside));
         }
         // As in `Turn::notify`. The caller lists the slot as free, and notifies the line.
         if self.pause.is_on() {
             self.resume(false);
+        }
+        if owes {
+            self.turn();
         }
         own.inspect(|own| own.free());
         Some(end)

@@ -19,7 +19,7 @@ use tokio_doca::{
 
 const TEST: &str = test_name!(either_side_may_be_killed_at_any_moment);
 const ACCESS: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
-/// Size of the memory in bytes. Copies of more than 64 KiB are made by an engine.
+/// Size of the memory in bytes. Copies of more than 256 KiB are made by an engine.
 const LEN: usize = 1 << 20;
 /// The latest moment of a kill, in microseconds.
 const LATEST: u64 = 15_000;

@@ -13,7 +13,7 @@ use crate::sync::lock;
 const PIECE: usize = 256 << 10;
 /// A job that takes no longer than copying this many bytes is done inline, since it is not worth a
 /// Slot.
-pub(super) const INLINE: usize = PIECE;
+pub(super) const INLINE: usize = 64 << 10;
 
 pub(super) struct Computed {
     pending: AtomicUsize,

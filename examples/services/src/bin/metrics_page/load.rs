@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The number of Bufs in the pool, two for each client and some more, and the size of each in
 /// bytes.
 const BUFS: usize = 64;
-const SIZE: usize = 256 << 10;
+const SIZE: usize = 512 << 10;
 
 pub(crate) struct Load {
     workq: WorkQ,
