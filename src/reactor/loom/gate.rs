@@ -82,18 +82,13 @@ impl Bench {
         }
     }
 
-    /// Ends the job for its operation, which polls, and frees the slot.
-    fn end_own(&self) -> bool {
-        let mut rest = OwnRest::new();
-        self.poll() && self.slot.end_own(self.generation, &Ok(7), &mut rest)
-    }
-
     /// Polls as a busy operation does that may end its own job. Returns true if it has ended it.
     fn look_for_own(&self) -> bool {
         let Some(inside) = self.gate.try_enter() else {
             return false;
         };
-        let ended = self.end_own();
+        let mut rest = OwnRest::new();
+        let ended = self.poll() && self.slot.end_own(self.generation, Ok(7), &mut rest);
         if inside.leave().is_err() {
             self.turn();
         }

@@ -52,7 +52,7 @@ impl Awaited for InFlight<'_> {
     fn end(&self, completion: &Completion, rest: &mut OwnRest) -> Option<Outcome> {
         let result = completion.result;
         let own = completion.token == self.1 && result.is_ok();
-        (own && self.0.end_own(self.1.generation(), &result, rest)).then_some(result)
+        (own && self.0.end_own(self.1.generation(), result, rest)).then_some(result)
     }
 
     #[inline(always)]

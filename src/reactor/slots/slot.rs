@@ -20,6 +20,8 @@
 
 use std::task::Waker;
 
+use arrayvec::ArrayVec;
+
 use super::job_leases::JobLeases;
 use super::phases::{
     COMPLETES, COMPLETING, COMPLETING_ORPHAN, DONE, EMPTY, FREE, IN_FLIGHT, ORPHAN, OVER, PENDING,
@@ -27,7 +29,7 @@ use super::phases::{
     in_flight,
 };
 use super::target::{
-    Completed, Leftovers, Notify, Outcome, OwnRest, ResultKind, Target, drop_target, leave,
+    Completed, Leftovers, Notify, Outcome, OwnRest, Rest, ResultKind, Target, drop_target, leave,
 };
 use crate::reactor::gate::Deferred;
 use crate::sync::UnsafeCell;
@@ -282,15 +284,7 @@ impl Slot {
         if generation(state) != of || !in_flight(state) {
             return Completed::Stale;
         }
-        self.owned_in(IN_FLIGHT);
-        // SAFETY: the job was in flight, and its completion comes once: `held` and `result` are the
-        // reaper's.
-        let held = unsafe { replace(&self.held, None) };
-        if let Some(held) = held {
-            held.release(&outcome, rest);
-        }
-        // SAFETY: the completion comes once, so `result` is the reaper's.
-        let _ = unsafe { replace(&self.result, outcome) };
+        self.keep(outcome, rest);
         loop {
             let phase = match state & PHASE {
                 WAITING => COMPLETING,
@@ -330,6 +324,20 @@ impl Slot {
         Deferred::new(unsafe { replace(&self.target, None) }).transpose()
     }
 
+    /// Gives the Leases of a job in flight back, and keeps its outcome, for the reaper.
+    #[inline(always)]
+    fn keep<const N: usize>(&self, outcome: Outcome, rest: &mut ArrayVec<Deferred<Rest>, N>) {
+        self.owned_in(IN_FLIGHT);
+        // SAFETY: the job was in flight, and its completion comes once: `held` and `result` are the
+        // reaper's.
+        let held = unsafe { replace(&self.held, None) };
+        if let Some(held) = held {
+            held.release(&outcome, rest);
+        }
+        // SAFETY: the completion comes once, so `result` is the reaper's.
+        let _ = unsafe { replace(&self.result, outcome) };
+    }
+
     /// Completes the job for its operation, which has stored no waker, and which polls in this
     /// thread inside the gate: this thread owns all cells. Returns false, and does nothing, if the
     /// slot is not Pending in this generation. The operation has the outcome, and may free the slot
@@ -338,19 +346,13 @@ impl Slot {
     pub(in crate::reactor) fn end_own(
         &self,
         of: u32,
-        result: &Outcome,
+        outcome: Outcome,
         rest: &mut OwnRest,
     ) -> bool {
         if self.state.load(Ordering::Acquire) != u64::from(of) << 32 | PENDING {
             return false;
         }
-        // SAFETY: the job was in flight, and its completion comes once: `held` is the reaper's.
-        let held = unsafe { replace(&self.held, None) };
-        if let Some(held) = held {
-            held.release(result, rest);
-        }
-        // SAFETY: the completion comes once, so `result` is the reaper's.
-        let _ = unsafe { replace(&self.result, *result) };
+        self.keep(outcome, rest);
         // Only the operation and the reaper change the state, and this thread is both.
         self.state
             .store(u64::from(of) << 32 | DONE, Ordering::Release);
@@ -601,12 +603,12 @@ mod tests {
     fn an_operation_that_polls_ends_its_own_job_unless_a_waker_is_stored() {
         let (slot, mut rest) = (Slot::new(), OwnRest::new());
         let generation = slot.fill_alone(held(), None);
-        assert!(!slot.end_own(generation.wrapping_add(1), &Ok(3), &mut rest));
+        assert!(!slot.end_own(generation.wrapping_add(1), Ok(3), &mut rest));
         slot.register(Waker::noop());
-        assert!(!slot.end_own(generation, &Ok(3), &mut rest), "it waits");
+        assert!(!slot.end_own(generation, Ok(3), &mut rest), "it waits");
         assert!(slot.take_waker().is_some());
-        assert!(slot.end_own(generation, &Ok(3), &mut rest));
-        assert!(!slot.end_own(generation, &Ok(3), &mut rest), "once");
+        assert!(slot.end_own(generation, Ok(3), &mut rest));
+        assert!(!slot.end_own(generation, Ok(3), &mut rest), "once");
         assert!(matches!(
             complete(&slot, generation, Ok(4)),
             Completed::Stale
@@ -617,10 +619,10 @@ mod tests {
         let next = slot.fill_alone(held(), None);
         assert_eq!(next, generation.wrapping_add(1), "free, and once");
         let _ = complete(&slot, next, Ok(5));
-        assert!(!slot.end_own(next, &Ok(6), &mut rest), "it is Done");
+        assert!(!slot.end_own(next, Ok(6), &mut rest), "it is Done");
         assert_eq!(slot.take(), Some(Ok(5)));
         let last = slot.fill_alone(held(), None);
-        assert!(slot.end_own(last, &Ok(7), &mut rest));
+        assert!(slot.end_own(last, Ok(7), &mut rest));
         assert!(slot.abandon(), "a drop frees a job that has ended");
     }
 

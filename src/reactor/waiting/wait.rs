@@ -19,7 +19,7 @@ use crate::reactor::spin::Spin;
 use crate::reactor::workq::Attachment;
 use crate::sync::atomic::fence;
 
-/// The maximum number of polls of a queue in one call of `poll_queue`. After each call the
+/// The maximum number of polls of a queue in one call of `poll_queue_for`. After each call the
 /// operation checks whether another thread has collected its completion.
 const AT_ONCE: usize = 16;
 

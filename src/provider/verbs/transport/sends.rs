@@ -160,14 +160,8 @@ impl<W: Work> Sends<W> {
             return Some(Err(self.refused(taken as u32, errno)));
         }
         for (token, work) in jobs {
-            let (work, requests) = (work.posted(), 1);
-            self.posted.push_back(SendEntry {
-                token,
-                work,
-                requests,
-            });
+            self.was_posted(token, work.posted(), 1);
         }
-        self.used += count as u32;
         let (at, cut) = (self.posted.len() - 1, true);
         Some(posted.map_err(|(_, errno)| PostFailure { at, cut, errno }))
     }
@@ -262,6 +256,17 @@ impl<W: Work> Sends<W> {
         }
     }
 
+    /// Adds a Job that was posted at once, and never waited, behind the others.
+    #[inline(always)]
+    fn was_posted(&mut self, token: Token, work: W::Posted, requests: u32) {
+        self.posted.push_back(SendEntry {
+            token,
+            work,
+            requests,
+        });
+        self.used += requests;
+    }
+
     /// Handles a refusal. The adapter has taken the first `taken` requests of the chain.
     #[cold]
     fn refused(&mut self, mut taken: u32, errno: i32) -> PostFailure {
@@ -334,13 +339,7 @@ impl Sends<RdmaJob> {
             let cut = false;
             return Some(Err(PostFailure { at, cut, errno }));
         }
-        let (work, requests) = (job.posted(), 1);
-        self.posted.push_back(SendEntry {
-            token,
-            work,
-            requests,
-        });
-        self.used += 1;
+        self.was_posted(token, job.posted(), 1);
         let cut = true;
         Some(posted.map_err(|(_, errno)| PostFailure { at, cut, errno }))
     }
